@@ -1,0 +1,90 @@
+"""A generation: the handle on a completion under way, whoever produces it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Generator
+
+from obsspec_gym.errors import GenerationCancelled
+from obsspec_gym.types import Completion
+
+
+class Generation:
+    """A completion under way. Await it for the :class:`~obsspec_gym.types.Completion`.
+
+    Cancelling a task that awaits a generation does not cancel the generation: that is :meth:`cancel`'s business,
+    and only its owner knows whether anybody else still wants it.
+
+    Args:
+        future: Resolves to the completion, or to the error that ended it.
+        cancel: Called at most once, when a generation that is not done is cancelled; must reach whatever computes.
+        promote: Called when a speculative generation became a committed one.
+
+    Example:
+        >>> import asyncio
+        >>> async def main():
+        ...     future = asyncio.get_running_loop().create_future()
+        ...     generation = Generation(future)
+        ...     future.set_result(Completion(token_ids=(1, 2)))
+        ...     return (await generation).token_ids
+        >>> asyncio.run(main())
+        (1, 2)
+    """
+
+    __slots__ = ("_cancel", "_future", "_promote")
+
+    def __init__(
+        self,
+        future: asyncio.Future[Completion],
+        cancel: Callable[[], None] | None = None,
+        promote: Callable[[], None] | None = None,
+    ) -> None:
+        self._future = future
+        self._cancel = cancel
+        self._promote = promote
+        future.add_done_callback(_retrieve)
+
+    def __await__(self) -> Generator[None, None, Completion]:
+        return (yield from asyncio.shield(self._future).__await__())
+
+    def done(self) -> bool:
+        """Whether the completion (or an error) is there."""
+        return self._future.done()
+
+    def result(self) -> Completion:
+        """The completion.
+
+        Raises:
+            asyncio.InvalidStateError: If it is not done.
+            GenerationCancelled: If it was cancelled.
+            EngineError: If the engine failed.
+        """
+        return self._future.result()
+
+    def cancelled(self) -> bool:
+        """Whether it was cancelled before it was done."""
+        return self.done() and isinstance(self._future.exception(), GenerationCancelled)
+
+    def cancel(self) -> None:
+        """Stops the computation. Awaiting it then raises :class:`~obsspec_gym.errors.GenerationCancelled`."""
+        if self._future.done():
+            return
+        self._future.set_exception(GenerationCancelled("the generation was cancelled"))
+        cancel, self._cancel = self._cancel, None
+        if cancel is not None:
+            cancel()
+
+    def promote(self) -> None:
+        """Turns a speculative generation into a committed one: it goes first from now on."""
+        if not self._future.done() and self._promote is not None:
+            self._promote()
+
+    def add_done_callback(self, callback: Callable[[], None]) -> None:
+        """Calls ``callback`` (soon, on the event loop) when the generation is done, failed or cancelled."""
+        self._future.add_done_callback(lambda _: callback())
+
+
+def _retrieve(future: asyncio.Future[Completion]) -> None:
+    """Marks an error as seen: a discarded generation may fail without anybody awaiting it."""
+    if not future.cancelled():
+        future.exception()

@@ -1,0 +1,81 @@
+"""What every sandbox offers: a place where commands run, one after another, in one persistent shell."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+
+@dataclass(frozen=True, slots=True)
+class CommandResult:
+    """What a command did.
+
+    Attributes:
+        output: stdout and stderr merged, as bytes, at most the sandbox's limit: the first and last halves are
+            kept, and ``output_bytes`` tells how many there were.
+        output_bytes: How many bytes it printed in all.
+        exit_code: Its exit status; 128 + signal for signals; ``None`` when it was stopped at its timeout.
+        cwd: The shell's working directory afterwards.
+        seconds: Wall seconds it ran.
+        timed_out: Whether it was stopped at its timeout.
+        restarted: Whether the shell ended (``exit``, ``exec``, a kill) and was started anew in the last directory.
+    """
+
+    output: bytes
+    output_bytes: int
+    exit_code: int | None
+    cwd: str
+    seconds: float
+    timed_out: bool = False
+    restarted: bool = False
+
+
+@runtime_checkable
+class Sandbox(Protocol):
+    """One isolated place with one persistent shell. Constructors start nothing; blocking; one thread at a time."""
+
+    @property
+    def workdir(self) -> str:
+        """The agent's home and first working directory, as seen inside."""
+        ...
+
+    def start(self) -> None:
+        """Starts it.
+
+        Raises:
+            SandboxUnavailableError: If this machine cannot provide it; says why and what can be done.
+        """
+        ...
+
+    def write(self, files: Mapping[str, str | bytes]) -> None:
+        """Lays files: path relative to :attr:`workdir` -> content. Contents beginning with ``#!`` are executable."""
+        ...
+
+    def run(self, command: str, timeout: float = 30.0) -> CommandResult:
+        """Runs a command in the persistent shell.
+
+        Args:
+            command: Bash; anything but NUL. May span lines.
+            timeout: Seconds; then it is stopped and what it printed is kept.
+
+        Raises:
+            InvalidArgumentError: Before anything is sent: NUL in the command, or more than 1,000,000 bytes.
+            SandboxError: If the sandbox broke.
+            ClosedError: If it is closed.
+        """
+        ...
+
+    def verify(
+        self, script: str, files: Mapping[str, str | bytes], env: Mapping[str, str], timeout: float = 60.0
+    ) -> CommandResult:
+        """Runs a script in a clean process of its own over the file system as the agent left it.
+
+        The agent's processes are ended first. ``files`` lie under ``$VERIFIER``, where no agent process could have
+        seen or changed them; ``env`` is added to the clean environment; the working directory is :attr:`workdir`.
+        """
+        ...
+
+    def close(self) -> None:
+        """Ends every process in it and removes everything it left. Idempotent."""
+        ...

@@ -1,0 +1,72 @@
+"""A task: what an agent is asked to do in a terminal, how its scene is set and how its end is judged."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol, TypeAlias, runtime_checkable
+
+Expert: TypeAlias = Generator[str, str, None]
+"""A scripted expert: yields commands, is sent the observation of each, and yields ``submit`` (or ``submit TEXT``) last."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """One task.
+
+    Attributes:
+        id: Identifies the task everywhere; equal ids mean equal tasks.
+        instruction: What the agent reads at reset.
+        files: Path (relative to the working directory) to content, laid before the episode; a mode of 0o755 is set
+            for contents that begin with ``#!``.
+        setup: Bash run once in the fresh sandbox before the episode, unseen by the agent; empty for none.
+        verifier: Bash run in a process of its own after the episode, in the working directory as the agent left
+            it; exit status 0 is reward 1, anything else reward 0. The agent never sees it.
+        verifier_files: Files laid outside the agent's reach for the verifier only, under ``$VERIFIER``.
+        answer: Where the task asks for an answer (``submit TEXT``), the expected text; the verifier finds what was
+            handed in as ``$ANSWER``.
+        requires: Programs that must be in the sandbox (checked with ``command -v``).
+        max_turns: Actions after which the episode is truncated.
+        timeout: Seconds a command may run.
+    """
+
+    id: str
+    instruction: str
+    files: Mapping[str, str | bytes] = field(default_factory=dict)
+    setup: str = ""
+    verifier: str = "false"
+    verifier_files: Mapping[str, str | bytes] = field(default_factory=dict)
+    answer: str | None = None
+    requires: tuple[str, ...] = ()
+    max_turns: int = 32
+    timeout: float = 30.0
+
+
+@runtime_checkable
+class Suite(Protocol):
+    """A source of tasks: seeded and, for generated families, unlimited."""
+
+    @property
+    def name(self) -> str:
+        """What the suite is called on the command line."""
+        ...
+
+    def __len__(self) -> int:
+        """How many tasks there are; ``sys.maxsize`` for generated ones."""
+        ...
+
+    def task(self, index: int) -> Task:
+        """The ``index``-th task: a pure function of the suite and the index.
+
+        Raises:
+            InvalidArgumentError: If the index is out of range.
+        """
+        ...
+
+    def expert(self, task: Task) -> Expert:
+        """A scripted expert for a task of this suite.
+
+        Raises:
+            InvalidArgumentError: If the suite has none.
+        """
+        ...
