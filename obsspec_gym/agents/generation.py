@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Generator
 
 from obsspec_gym.errors import GenerationCancelled
-from obsspec_gym.types import Completion
+from obsspec_gym.types import Completion, TokenIds
 
 
 class Generation:
@@ -19,6 +19,7 @@ class Generation:
         future: Resolves to the completion, or to the error that ended it.
         cancel: Called at most once, when a generation that is not done is cancelled; must reach whatever computes.
         promote: Called when a speculative generation became a committed one.
+        partial: Returns the tokens sampled so far, for whoever counts them or reuses them as a draft.
 
     Example:
         >>> import asyncio
@@ -31,17 +32,19 @@ class Generation:
         (1, 2)
     """
 
-    __slots__ = ("_cancel", "_future", "_promote")
+    __slots__ = ("_cancel", "_future", "_partial", "_promote")
 
     def __init__(
         self,
         future: asyncio.Future[Completion],
         cancel: Callable[[], None] | None = None,
         promote: Callable[[], None] | None = None,
+        partial: Callable[[], TokenIds] | None = None,
     ) -> None:
         self._future = future
         self._cancel = cancel
         self._promote = promote
+        self._partial = partial
         future.add_done_callback(_retrieve)
 
     def __await__(self) -> Generator[None, None, Completion]:
@@ -61,9 +64,19 @@ class Generation:
         """
         return self._future.result()
 
+    def partial(self) -> TokenIds:
+        """The tokens sampled so far: all of them once it is done, what there was when it was cancelled."""
+        if self.done() and self._future.exception() is None:
+            return self._future.result().token_ids
+        return self._partial() if self._partial is not None else ()
+
     def cancelled(self) -> bool:
         """Whether it was cancelled before it was done."""
         return self.done() and isinstance(self._future.exception(), GenerationCancelled)
+
+    def failed(self) -> bool:
+        """Whether it ended in an error or was cancelled."""
+        return self.done() and self._future.exception() is not None
 
     def cancel(self) -> None:
         """Stops the computation. Awaiting it then raises :class:`~obsspec_gym.errors.GenerationCancelled`."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Protocol, cast, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from obsspec_gym.agents.generation import Generation
 from obsspec_gym.agents.history import History
@@ -109,12 +109,12 @@ class CallablePolicy:
                 future.set_result(done.result())
 
         task.add_done_callback(finish)
-        return Generation(future, cancel=task.cancel)
+        return Generation(future, cancel=lambda: _cancel(task))
 
     async def _call(self, history: History, seed: int) -> Completion:
         action = self._function(history, seed)
         if inspect.isawaitable(action):
-            action = await cast("Awaitable[Any]", action)
+            action = await action
         return Completion(finish_reason=FinishReason.CALL, action=action)
 
     def parse(self, completion: Completion) -> Action:
@@ -128,6 +128,10 @@ class CallablePolicy:
     def encode_observation(self, history: History | None, observation: Observation) -> TokenIds:
         """No tokens."""
         return ()
+
+
+def _cancel(task: asyncio.Task[Completion]) -> None:
+    task.cancel()
 
 
 def as_policy(policy: Policy | Callable[..., Any]) -> Policy:

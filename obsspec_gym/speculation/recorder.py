@@ -1,0 +1,100 @@
+"""Writes a :class:`~obsspec_gym.speculation.record.TurnRecord` of every turn, as it is decided."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from obsspec_gym.agents.history import History, fingerprint
+from obsspec_gym.speculation.futures import Future, Futures
+from obsspec_gym.speculation.record import Fate, FutureRecord, PredictionRecord, Span, TurnRecord, is_empty
+from obsspec_gym.speculation.selector import Budget
+from obsspec_gym.types import EpisodeId, Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class _OpenTurn:
+    root: Future
+    budget: Budget
+    tool_started: float
+
+
+class TurnRecorder:
+    """Keeps what is known of the turns under way.
+
+    Args:
+        on_turn: Is called with each record; ``None`` for nobody.
+    """
+
+    def __init__(self, on_turn: Callable[[TurnRecord], None] | None) -> None:
+        self._on_turn = on_turn
+        self._open: dict[EpisodeId, _OpenTurn] = {}
+
+    def begin(self, futures: Futures, acted: History, budget: Budget, now: float) -> None:
+        """A tool starts."""
+        self._open[acted.episode] = _OpenTurn(futures.root, budget, now)
+
+    def end(
+        self,
+        acted: History,
+        outcome: Outcome,
+        children: Sequence[Future],
+        discarded: Sequence[Future],
+        late: bool,
+        now: float,
+    ) -> TurnRecord:
+        """A tool has ended and its predictions are verified."""
+        turn = self._open.pop(acted.episode)
+        root = turn.root
+        hit = root.prediction is not None and root.generation is not None
+        record = TurnRecord(
+            episode=acted.episode,
+            turn=acted.turn - 1,
+            generation=None
+            if root.generation is None
+            else Span(root.started, now if root.finished is None else root.finished),
+            tokens=len(acted.segment),
+            hit=hit,
+            committed=root.committed,
+            action_known=root.action_known,
+            prediction=Span(root.prediction_started, root.prediction_ready) if hit else None,
+            tool=Span(turn.tool_started, now),
+            ends=outcome.ends,
+            predictions=tuple(_verified(child, outcome) for child in children),
+            late=int(late),
+            futures=tuple(_decided(future, acted.turn, now) for future in discarded if future.generation),
+            depth=turn.budget.depth,
+            breadth=turn.budget.breadth,
+            reason=turn.budget.reason,
+        )
+        if self._on_turn is not None:
+            self._on_turn(record)
+        return record
+
+    def forget(self, episode: EpisodeId) -> None:
+        """The episode is over."""
+        self._open.pop(episode, None)
+
+
+def _verified(child: Future, outcome: Outcome) -> PredictionRecord:
+    prediction = child.prediction
+    assert prediction is not None
+    predicted = fingerprint((prediction.observation, prediction.ends, prediction.visible))
+    return PredictionRecord(
+        source=prediction.source,
+        probability=prediction.probability,
+        span=Span(child.prediction_started, child.prediction_ready),
+        matched=predicted == fingerprint((outcome.observation, outcome.ends, outcome.visible)),
+        empty=is_empty(outcome.observation),
+    )
+
+
+def _decided(future: Future, turn: int, now: float) -> FutureRecord:
+    generation = future.generation
+    assert generation is not None
+    return FutureRecord(
+        span=Span(future.started, now if future.finished is None else future.finished),
+        fate=Fate.CANCELLED if generation.cancelled() else Fate.DISCARDED,
+        tokens=len(generation.partial()),
+        depth=future.history.turn - turn + 1,
+    )
