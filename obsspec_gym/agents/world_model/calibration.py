@@ -185,11 +185,18 @@ def outcome_key(outcome: Outcome | Prediction) -> bytes:
 
 
 def capped(predictions: Sequence[Prediction]) -> list[Prediction]:
-    """Scales the probabilities of distinct outcomes down to a sum of 1 where they exceed it."""
-    total = sum(prediction.probability for prediction in predictions)
-    if total <= 1.0:
-        return list(predictions)
-    return [replace(prediction, probability=prediction.probability / total) for prediction in predictions]
+    """Leaves each of these distinct outcomes, in their order, at most what the ones before it left of 1.
+
+    Example:
+        >>> [p.probability for p in capped([Prediction("a", probability=0.75), Prediction("b", probability=0.5)])]
+        [0.75, 0.25]
+    """
+    left = 1.0
+    bounded: list[Prediction] = []
+    for prediction in predictions:
+        bounded.append(replace(prediction, probability=min(prediction.probability, left)))
+        left -= bounded[-1].probability
+    return bounded
 
 
 def _question(history: History, action: Action) -> bytes:

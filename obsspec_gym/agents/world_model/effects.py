@@ -5,13 +5,14 @@ from __future__ import annotations
 import shlex
 
 _READER_NAMES = (
-    "[ basename cat cksum cmp column comm cut df diff dirname du echo egrep expr false fgrep file find fold "
+    "[ basename cat cksum cmp column comm cut date df diff dirname du echo egrep expr false fgrep file find fold "
     "grep head hostname id jq ls md5sum nl od paste printenv printf ps pwd readlink realpath rev rg sed seq "
     "sha1sum sha256sum sort stat strings tac tail test tr tree true type uname wc whereis which whoami"
 )
 _READERS = frozenset(_READER_NAMES.split())
 # Readers that write when told to. Options are compared by prefix: one too many only makes the answer cautious.
 _WRITING_OPTIONS = {
+    "date": ("-s", "--set"),
     "find": ("-delete", "-exec", "-ok", "-fls", "-fprint"),
     "printf": ("-v",),
     "rg": ("--pre",),
