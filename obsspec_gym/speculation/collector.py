@@ -47,18 +47,14 @@ def collect(
     world_model: WorldModel | Callable[[History, Action], Any] | None = None,
     selector: Selector | None = None,
     *,
-    on_trajectory: Callable[[Trajectory], None] | None = None,
-    **speculation: Any,
+    **options: Any,
 ) -> Collection:
     """Runs episodes on an event loop of its own; see :func:`collect_async`.
 
     Raises:
         RuntimeError: If called from a running event loop: await :func:`collect_async` there.
     """
-    work = collect_async(
-        environments, episodes, policy, world_model, selector, on_trajectory=on_trajectory, **speculation
-    )
-    return asyncio.run(work)
+    return asyncio.run(collect_async(environments, episodes, policy, world_model, selector, **options))
 
 
 async def collect_async(
@@ -69,6 +65,7 @@ async def collect_async(
     selector: Selector | None = None,
     *,
     on_trajectory: Callable[[Trajectory], None] | None = None,
+    on_turn: Callable[[TurnRecord], None] | None = None,
     **speculation: Any,
 ) -> Collection:
     """Runs episodes, each environment taking the next one as soon as it is free.
@@ -80,6 +77,7 @@ async def collect_async(
         world_model: Predicts observations; ``None`` for none.
         selector: How far ahead to speculate.
         on_trajectory: Is called with each trajectory as it is finished.
+        on_turn: Is called with each turn's record as it is decided.
         **speculation: Further arguments of :class:`~obsspec_gym.speculation.speculator.Speculator`.
 
     Returns:
@@ -92,7 +90,13 @@ async def collect_async(
         raise InvalidArgumentError("episodes must have distinct ids (task and sample), got two with the same")
     slots = as_slots(environments)
     turns: list[TurnRecord] = []
-    speculator = Speculator(policy, world_model, selector, on_turn=turns.append, **speculation)
+
+    def note(turn: TurnRecord) -> None:
+        turns.append(turn)
+        if on_turn is not None:
+            on_turn(turn)
+
+    speculator = Speculator(policy, world_model, selector, on_turn=note, **speculation)
     clock = asyncio.get_running_loop().time
     started = clock()
     queue = deque(enumerate(episodes))
