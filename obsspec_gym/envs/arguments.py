@@ -1,0 +1,61 @@
+"""What users may write for a terminal's arguments, and the one sentence they read where it is something else.
+
+All of these raise :class:`~obsspec_gym.errors.InvalidArgumentError` and start nothing.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import TypeGuard
+
+import numpy as np
+
+from obsspec_gym.envs.latency import LatencyProfile
+from obsspec_gym.envs.sandbox import make_sandbox
+from obsspec_gym.envs.sandbox.base import Sandbox
+from obsspec_gym.envs.tasks import get_suite
+from obsspec_gym.envs.tasks.task import Suite, Task
+from obsspec_gym.errors import InvalidArgumentError
+
+
+def read_suite(suite: object) -> Suite:
+    """A suite, from itself or its name."""
+    if isinstance(suite, str):
+        return get_suite(suite)
+    if isinstance(suite, Suite):
+        return suite
+    raise InvalidArgumentError(f"suite must be a suite's name or a Suite, got {type(suite).__name__}")
+
+
+def read_task(suite: Suite, task: object) -> Task:
+    """A task, from itself or its index in the suite."""
+    if isinstance(task, Task):
+        return task
+    if is_integer(task):
+        return suite.task(int(task))
+    raise InvalidArgumentError(f"task must be a Task or an index of the suite, got {type(task).__name__}")
+
+
+def read_sandbox(sandbox: object) -> Callable[[], Sandbox]:
+    """What makes sandboxes, from itself or the name of a kind."""
+    if isinstance(sandbox, str):
+        make_sandbox(sandbox)  # an unknown kind is told now; constructors start nothing
+        return functools.partial(make_sandbox, sandbox)
+    if callable(sandbox):
+        return sandbox
+    raise InvalidArgumentError(f"sandbox must be the name of a kind or a callable, got {type(sandbox).__name__}")
+
+
+def read_latency(latency: object) -> LatencyProfile:
+    """A latency profile, from itself or its text form."""
+    if isinstance(latency, LatencyProfile):
+        return latency
+    if latency is None or isinstance(latency, str):
+        return LatencyProfile.parse(latency or "none")
+    raise InvalidArgumentError(f"latency must be {LatencyProfile.GRAMMAR}, got {type(latency).__name__}")
+
+
+def is_integer(value: object) -> TypeGuard[int]:
+    """Whether it is an integer of Python or NumPy, and not a bool."""
+    return isinstance(value, int | np.integer) and not isinstance(value, bool)
