@@ -195,13 +195,31 @@ class ThreadVectorEnv(VectorEnv[Any, Any, np.ndarray[Any, Any]]):
         Raises:
             InvalidArgumentError, ResetNeeded, ClosedError: As :meth:`submit`, before anything was sent.
         """
+        checked = self.check(actions)
+        futures = [self.submit(env_id, action) for env_id, action in enumerate(checked)]
+        wait_all(futures)
+        return self.collate([future.result() for future in futures])
+
+    def check(self, actions: Sequence[Action]) -> Sequence[Action]:
+        """Raises what :meth:`step` would be refused with; sends nothing.
+
+        Args:
+            actions: As in :meth:`step`.
+
+        Returns:
+            The actions.
+        """
         self._require_open()
         if len(self._results):
             raise InvalidArgumentError(f"{len(self._results)} results of send() were not received: call recv() first")
-        checked = self._checked(actions, range(self.num_envs))
-        futures = [self.submit(env_id, action) for env_id, action in enumerate(checked)]
-        wait_all(futures)
-        results = [future.result() for future in futures]
+        return self._checked(actions, range(self.num_envs))
+
+    def collate(self, results: Sequence[StepResult]) -> Arrays:
+        """What :meth:`step` returns, made of one result for each environment, in their order.
+
+        Args:
+            results: Of :meth:`submit`, say.
+        """
         infos: dict[str, Any] = {}
         for env_id, result in enumerate(results):
             infos = self._add_info(infos, result.info, env_id)

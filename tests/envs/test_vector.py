@@ -128,6 +128,16 @@ class TestGymnasiumContract:
         assert infos["tool_seconds"].dtype == np.float64
         assert observations in terminals.observation_space
 
+    def test_step_in_parts(self, terminals):
+        terminals.reset()
+        actions = terminals.check(["echo a", "fail", "slow"])
+        futures = [terminals.submit(env_id, action) for env_id, action in enumerate(actions)]
+        observations, *_, infos = terminals.collate([future.result(20) for future in futures])
+        assert observations == ("a\n[exit 0] ~", "no\n[exit 1] ~", "so far\n[timeout after 30 s] ~")
+        assert infos["_exit_code"].tolist() == [True, True, False]
+        with pytest.raises(InvalidArgumentError):
+            terminals.check(["echo"])
+
     def test_next_step_ignores_the_action_of_an_ended_episode(self, terminals):
         terminals.reset(options={"task": 1})
         terminals.step(["submit 1", "echo", "echo"])
