@@ -46,7 +46,6 @@ def collect(
     policy: Policy | Callable[[History, int], Any],
     world_model: WorldModel | Callable[[History, Action], Any] | None = None,
     selector: Selector | None = None,
-    *,
     **options: Any,
 ) -> Collection:
     """Runs episodes on an event loop of its own; see :func:`collect_async`.
