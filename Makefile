@@ -1,0 +1,48 @@
+# `make demo` and `make test` each set up all they need (a virtual environment in .venv) and can be repeated.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+export OMP_NUM_THREADS ?= 1
+export HF_HUB_OFFLINE ?= 1
+export TOKENIZERS_PARALLELISM ?= false
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check format pair clean
+
+help: ## Show what can be made.
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+demo: $(VENV)/.demo ## Watch a small agent solve shell tasks, sequentially and with observation speculation.
+	$(BIN)/obsspec demo --out runs/demo
+
+test: $(VENV)/.dev ## Run the test suite.
+	$(BIN)/python -m pytest
+
+check: $(VENV)/.dev ## Lint, check types and imports.
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(VENV)/.dev ## Format the code.
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+pair: $(VENV)/.dev ## Train the shipped policy and world model anew (about an hour on 2 cores).
+	$(BIN)/python -m agents.recipe
+
+clean: ## Remove what was made.
+	rm -rf $(VENV) runs build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+
+# The stamps name what an environment was set up for; pip installs only what is missing.
+$(BIN)/python:
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python >= 3.11 is needed, found " + sys.version.split()[0])'
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.demo: $(BIN)/python pyproject.toml constraints.txt
+	$(BIN)/python -m pip install -q -c constraints.txt -e '.[lm]'
+	touch $@
+
+$(VENV)/.dev: $(BIN)/python pyproject.toml constraints.txt
+	$(BIN)/python -m pip install -q -c constraints.txt -e '.[dev]'
+	touch $@ $(VENV)/.demo
