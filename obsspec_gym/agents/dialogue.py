@@ -19,13 +19,15 @@ TASK, ACT, OBS, END, PAD = "<|task|>", "<|act|>", "<|obs|>", "<|end|>", "<|pad|>
 COMPACT_CHAT_TEMPLATE = (
     "{%- for message in messages -%}"
     "{%- if message.role == 'user' -%}<|task|>{{ message.content }}"
+    "{%- elif message.role == 'assistant' and message.tool_calls -%}"
+    "<|act|>{{ message.tool_calls[0].function.arguments.command }}<|end|>"
     "{%- elif message.role == 'assistant' -%}<|act|>{{ message.content }}<|end|>"
     "{%- elif message.role == 'tool' -%}<|obs|>{{ message.content }}"
     "{%- endif -%}"
     "{%- endfor -%}"
     "{%- if add_generation_prompt -%}<|act|>{%- endif -%}"
 )
-"""The compact dialogue as a chat template: user, then assistant and tool by turns."""
+"""The compact dialogue as a chat template: user, then assistant (call or bare command) and tool by turns."""
 
 
 class Dialogue(Protocol):
