@@ -49,7 +49,7 @@ class Phase(enum.Enum):
 class EnvWorker:
     """Runs the calls of one environment, one at a time, on a daemon thread that starts with the first of them.
 
-    An exception of the environment becomes a truncated episode with ``info["reason"]``; only
+    An exception of the environment becomes a truncated episode with ``info["reason"]`` and ``info["broken"]``; only
     :class:`~obsspec_gym.errors.ClosedError` and what an explicit reset is asked wrongly reach the caller.
 
     Args:
@@ -188,13 +188,13 @@ class EnvWorker:
 
     def _guarded_step(self, action: Any) -> StepResult:
         if self.phase is Phase.BROKEN:
-            return StepResult(self.last_observation, 0.0, False, True, {"reason": self._failure})
+            return StepResult(self.last_observation, 0.0, False, True, {"reason": self._failure, "broken": True})
         try:
             observation, reward, terminated, truncated, info = self.env.step(action)
         except ClosedError:
             raise
         except Exception as error:  # noqa: BLE001 - an environment's bug is one bad episode, not the end of a run
-            return StepResult(self.last_observation, 0.0, False, True, {"reason": self._tell(error)})
+            return StepResult(self.last_observation, 0.0, False, True, {"reason": self._tell(error), "broken": True})
         return StepResult(observation, float(reward), bool(terminated), bool(truncated), info)
 
     def _autoreset(self) -> tuple[Observation, dict[str, Any]]:

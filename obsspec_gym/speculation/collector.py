@@ -136,6 +136,8 @@ async def rollout(slot: Slot, episode: Episode, speculator: Speculator) -> Traje
         raise
     except Exception as error:  # noqa: BLE001 - boundary: a bad rollout is data, and its reason is kept
         run.truncated = True
+        # Of what a policy raises, only a prompt that leaves no room is a bad argument: the episode grew too long.
+        run.broken = run.stage != "policy" or not isinstance(error, InvalidArgumentError)
         run.reason = f"{run.stage}: {type(error).__name__}: {error}"
     finally:
         speculator.end(episode.id)
@@ -153,7 +155,7 @@ class _Run:
         self.finished = started
         self.steps: list[Step] = []
         self.history: History | None = None
-        self.terminated = self.truncated = False
+        self.terminated = self.truncated = self.broken = False
         self.reason = ""
         self.stage = "reset"
 
@@ -177,6 +179,7 @@ class _Run:
         self.steps.append(Step(action, completion, observation, reward, pending.hit, self.finished - began))
         self.terminated, self.truncated = terminated, truncated
         self.reason = str(info.get("reason", "turn limit")) if truncated else ""
+        self.broken = truncated and bool(info.get("broken", False))
         return Outcome(observation, ends=terminated or truncated)
 
     def trajectory(self) -> Trajectory:
@@ -189,4 +192,5 @@ class _Run:
             reason=self.reason,
             started=self.started,
             finished=self.finished,
+            broken=self.broken,
         )

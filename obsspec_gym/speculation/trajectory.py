@@ -43,6 +43,8 @@ class Trajectory:
         reason: Why it was cut off; empty otherwise.
         started: Loop time at which ``reset`` was called.
         finished: Loop time at which the last tool ended.
+        broken: Whether it was cut off by what is not the policy's doing: its environment or its engine failed
+            (``info["broken"]``, or an exception). A turn limit and a full context are not.
     """
 
     episode: EpisodeId
@@ -53,6 +55,7 @@ class Trajectory:
     reason: str
     started: float
     finished: float
+    broken: bool = False
 
     @property
     def reward(self) -> float:
@@ -105,6 +108,7 @@ class Trajectory:
             "terminated": self.terminated,
             "truncated": self.truncated,
             "reason": self.reason,
+            "broken": self.broken,
             "seconds": self.seconds,
             "prompt_ids": list(self.prompt_ids),
             "steps": [
