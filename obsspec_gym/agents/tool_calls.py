@@ -75,6 +75,11 @@ class ToolCallDialogue:
         system = [{"role": "system", "content": prompt}] if prompt else []
         self._first = [*system, {"role": "user", "content": _INSTRUCTION}]
         self._learn()
+        if self.read(self.write("ls -a")) != "ls -a":
+            raise InvalidArgumentError(
+                "the chat template writes tool calls in another format than <tool_call>{JSON}</tool_call>, "
+                "which is the one that can be read back"
+            )
 
     def _learn(self) -> None:
         """Takes the template's writing apart: what surrounds an instruction, a call and an observation."""
@@ -104,9 +109,14 @@ class ToolCallDialogue:
         ]
 
     def _render(self, messages: list[dict[str, Any]], generation_prompt: bool = True) -> str:
-        text = self._tokenizer.apply_chat_template(
-            messages, tools=[BASH_TOOL], add_generation_prompt=generation_prompt, tokenize=False, **self._arguments
-        )
+        from jinja2 import TemplateError
+
+        try:
+            text = self._tokenizer.apply_chat_template(
+                messages, tools=[BASH_TOOL], add_generation_prompt=generation_prompt, tokenize=False, **self._arguments
+            )
+        except TemplateError as error:
+            raise InvalidArgumentError(f"the chat template refuses a conversation with tool calls: {error}") from error
         return str(text)
 
     @property
@@ -183,9 +193,10 @@ def _header(turn: str, prompt: str) -> str:
 
 
 def _split(text: str, placeholder: str) -> tuple[str, str]:
-    if text.count(placeholder) != 1:
+    before, *after = text.split(placeholder)
+    if len(after) != 1:
+        what = {_INSTRUCTION: "the user's message", _COMMAND: "a tool call's command", _OBSERVATION: "a tool's message"}
         raise InvalidArgumentError(
-            f"the chat template must write every message once, unchanged; it wrote one {text.count(placeholder)} times"
+            f"the chat template must write {what[placeholder]} once and unchanged, and writes it so {len(after)} times"
         )
-    before, after = text.split(placeholder)
-    return before, after
+    return before, after[0]

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -35,17 +38,30 @@ def build_tokenizer(special: list[str], added: list[str], eos: str, chat_templat
     )
 
 
-@pytest.fixture(scope="session")
-def chat_tokenizer() -> Any:
-    """Qwen3's control tokens and chat template over a tiny vocabulary."""
-    from trl.chat_template_utils import qwen3_chat_template
-
+def build_chat_tokenizer(template: str) -> Any:
+    """Qwen's control tokens over a tiny vocabulary, with one of the chat templates that TRL ships."""
+    trl = find_spec("trl")  # only a file of it is needed: importing it takes many seconds
+    assert trl is not None
+    assert trl.origin is not None
+    path = Path(trl.origin).parent / "chat_templates" / f"{template}.jinja"
     return build_tokenizer(
-        ["<|im_start|>", "<|im_end|>", "<|endoftext|>"],
+        ["<|im_start|>", "<|im_end|>", "<|eot_id|>", "<|endoftext|>"],
         ["<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>", "<think>", "</think>"],
         "<|im_end|>",
-        qwen3_chat_template,
+        path.read_text(encoding="utf-8"),
     )
+
+
+@pytest.fixture(scope="session")
+def make_chat_tokenizer() -> Callable[[str], Any]:
+    """Builds a tokenizer with the chat template of that name."""
+    return build_chat_tokenizer
+
+
+@pytest.fixture(scope="session")
+def chat_tokenizer() -> Any:
+    """A tokenizer with Qwen3's chat template."""
+    return build_chat_tokenizer("qwen3")
 
 
 @pytest.fixture(scope="session")

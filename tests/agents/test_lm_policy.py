@@ -345,6 +345,23 @@ def test_templates_that_do_more_than_append_are_refused(chat_tokenizer: Any, tem
         LMPolicy(RecordingEngine(), Rewriting())
 
 
+@pytest.mark.parametrize("template", ["qwen2_5", "qwen3_instruct_2507"])
+def test_other_templates_with_this_call_format_work_too(make_chat_tokenizer: Any, template: str) -> None:
+    tokenizer = make_chat_tokenizer(template)
+    policy = LMPolicy(RecordingEngine(), tokenizer)
+    turns = [("ls", "a\n[exit 0] ~"), ("cat 'a'", "")]
+    assert list(written(policy, "do it", turns).token_ids) == rendered(tokenizer, "do it", turns)
+
+
+@pytest.mark.parametrize(
+    ("template", "reason"),
+    [("llama3_1", "another format"), ("gemma", "refuses"), ("qwen2_5_vl", "a tool call's command once")],
+)
+def test_templates_with_another_call_format_are_refused(make_chat_tokenizer: Any, template: str, reason: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=reason):
+        LMPolicy(RecordingEngine(), make_chat_tokenizer(template))
+
+
 def test_a_tokenizer_without_any_dialogue_is_refused(compact_tokenizer: Any) -> None:
     with pytest.raises(InvalidArgumentError, match="system message"):
         LMPolicy(RecordingEngine(), compact_tokenizer, system_prompt="Be brief.")
