@@ -1,4 +1,4 @@
-"""What users may write for a terminal's arguments, and the one sentence they read where it is something else.
+"""What users may write for arguments of environments, and the one sentence they read where it is something else.
 
 All of these raise :class:`~obsspec_gym.errors.InvalidArgumentError` and start nothing.
 """
@@ -6,10 +6,11 @@ All of these raise :class:`~obsspec_gym.errors.InvalidArgumentError` and start n
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeGuard
 
 import numpy as np
+from gymnasium.vector import AutoresetMode
 
 from obsspec_gym.envs.latency import LatencyProfile
 from obsspec_gym.envs.sandbox import make_sandbox
@@ -59,3 +60,34 @@ def read_latency(latency: object) -> LatencyProfile:
 def is_integer(value: object) -> TypeGuard[int]:
     """Whether it is an integer of Python or NumPy, and not a bool."""
     return isinstance(value, int | np.integer) and not isinstance(value, bool)
+
+
+def read_autoreset_mode(mode: object) -> AutoresetMode:
+    """An autoreset mode, from itself or its value."""
+    try:
+        return AutoresetMode(mode)
+    except ValueError:
+        names = ", ".join(repr(known.value) for known in AutoresetMode)
+        raise InvalidArgumentError(f"autoreset_mode must be one of {names}, got {mode!r}") from None
+
+
+def read_seeds(seed: int | Sequence[int | None] | None, num_envs: int) -> Sequence[int | None]:
+    """A seed for each environment, from these or the first one's; the others then count on from it."""
+    if seed is None:
+        return [None] * num_envs
+    if is_integer(seed):
+        return [int(seed) + i for i in range(num_envs)]
+    if not isinstance(seed, Sequence | np.ndarray) or len(seed) != num_envs:
+        raise InvalidArgumentError(f"seed must be an integer or one for each of {num_envs} environments, got {seed!r}")
+    return seed
+
+
+def read_reset_mask(mask: object, num_envs: int) -> list[int]:
+    """Which environments a mask of Gymnasium's ``reset_mask`` option names; all of them without one."""
+    if mask is None:
+        return list(range(num_envs))
+    if not (isinstance(mask, np.ndarray) and mask.dtype == np.bool_ and mask.shape == (num_envs,) and mask.any()):
+        raise InvalidArgumentError(
+            f"reset_mask must be a boolean array of shape {(num_envs,)} with a True in it, got {mask!r}"
+        )
+    return [int(env_id) for env_id in np.flatnonzero(mask)]

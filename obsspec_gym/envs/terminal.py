@@ -42,11 +42,11 @@ class TerminalEnv(gym.Env[str, str]):
     in a process of its own, and the reward is 1 or 0. Every other step has reward 0; an episode that runs out of turns
     without submitting is truncated, not judged.
 
-    A failing command is an observation. A sandbox that breaks truncates the episode with ``info["reason"]`` and
-    ``info["broken"]``; where that happens during ``reset``, the first step does so. ``info`` holds ``task_id``, ``sample`` and ``turn``, and after a
-    step ``tool_seconds`` (wall seconds the command took, added latency included; 0 where none ran), ``cwd``,
-    ``timed_out`` and, unless it was stopped at its timeout, ``exit_code``. A submit adds ``verifier_output`` and
-    ``verifier_seconds``.
+    A failing command is an observation. A sandbox that breaks truncates the episode, with ``info["broken"]`` True and
+    ``info["reason"]``; where that happens during ``reset``, the first step does so. ``info`` holds ``task_id``,
+    ``sample`` and ``turn``, and after a step ``tool_seconds`` (wall seconds the command took, added latency included;
+    0 where none ran), ``cwd``, ``timed_out`` and, unless it was stopped at its timeout, ``exit_code``. A submit adds
+    ``verifier_output`` and ``verifier_seconds``.
 
     Nothing is started before the first ``reset``. ``close`` may be called from another thread: it ends a step under
     way, which then raises :class:`~obsspec_gym.errors.ClosedError`.

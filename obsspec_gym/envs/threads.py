@@ -16,6 +16,7 @@ import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space, concatenate, create_empty_array
 
+from obsspec_gym.envs.arguments import read_autoreset_mode, read_reset_mask, read_seeds
 from obsspec_gym.envs.mailbox import Mailbox
 from obsspec_gym.envs.worker import EnvWorker, StepResult
 from obsspec_gym.errors import ClosedError, InvalidArgumentError
@@ -58,11 +59,7 @@ class ThreadVectorEnv(VectorEnv[Any, Any, np.ndarray[Any, Any]]):
     ) -> None:
         if not env_fns:
             raise InvalidArgumentError("a vector environment needs at least one environment, got none")
-        try:
-            mode = AutoresetMode(autoreset_mode)
-        except ValueError:
-            names = ", ".join(repr(known.value) for known in AutoresetMode)
-            raise InvalidArgumentError(f"autoreset_mode must be one of {names}, got {autoreset_mode!r}") from None
+        mode = read_autoreset_mode(autoreset_mode)
         envs = [make() for make in env_fns]
         self.num_envs = len(envs)
         self.metadata = {**envs[0].metadata, "autoreset_mode": mode}
@@ -170,9 +167,9 @@ class ThreadVectorEnv(VectorEnv[Any, Any, np.ndarray[Any, Any]]):
             ClosedError: If this is closed.
         """
         self._require_open()
-        seeds = self._seeds(seed)
+        seeds = read_seeds(seed, self.num_envs)
         options = None if options is None else dict(options)
-        ids = self._masked((options or {}).pop("reset_mask", None))
+        ids = read_reset_mask((options or {}).pop("reset_mask", None), self.num_envs)
         for env_id in ids:
             self._workers[env_id].wait()
         self._results.drop(ids)
@@ -309,25 +306,6 @@ class ThreadVectorEnv(VectorEnv[Any, Any, np.ndarray[Any, Any]]):
     def _require_open(self) -> None:
         if self.closed:
             raise ClosedError("the vector environment is closed")
-
-    def _seeds(self, seed: int | Sequence[int | None] | None) -> Sequence[int | None]:
-        if seed is None:
-            return [None] * self.num_envs
-        if isinstance(seed, int | np.integer):
-            return [int(seed) + i for i in range(self.num_envs)]
-        if len(seed) != self.num_envs:
-            raise InvalidArgumentError(f"seed must be one for each of {self.num_envs} environments, got {len(seed)}")
-        return seed
-
-    def _masked(self, mask: object) -> list[int]:
-        if mask is None:
-            return list(range(self.num_envs))
-        shape = (self.num_envs,)
-        if not (isinstance(mask, np.ndarray) and mask.dtype == np.bool_ and mask.shape == shape and mask.any()):
-            raise InvalidArgumentError(
-                f"reset_mask must be a boolean array of shape {shape} with a True in it, got {mask!r}"
-            )
-        return [int(env_id) for env_id in np.flatnonzero(mask)]
 
     def _batch(self, observations: list[Observation]) -> Any:
         empty = create_empty_array(self.single_observation_space, n=self.num_envs, fn=np.zeros)

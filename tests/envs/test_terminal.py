@@ -198,6 +198,7 @@ class TestSteps:
         assert ends == [(False, False)] * 3
         *_, terminated, truncated, info = env.step("echo")
         assert (terminated, truncated, info["reason"]) == (False, True, "no submit within 4 turns")
+        assert info["broken"] is False
         assert not any(line.startswith("verify") for line in sandboxes[0].log)
 
     def test_submit_in_the_last_turn_terminates(self):
@@ -222,7 +223,7 @@ class TestBrokenSandboxes:
         env.reset()
         observation, reward, terminated, truncated, info = env.step("break")
         assert (observation, reward, terminated, truncated) == (BROKEN, 0.0, False, True)
-        assert info["reason"] == "the shell died"
+        assert (info["reason"], info["broken"]) == ("the shell died", True)
         assert env.reset()[1].keys() == {"task_id", "sample", "turn"}
         assert env.step("echo on")[0] == "on\n[exit 0] ~"
 

@@ -111,7 +111,7 @@ class TestGymnasiumContract:
         assert draws(5) == draws([5, 6, 7])
         assert terminals.np_random_seed == (5, 6, 7)
         assert draws(5) != draws(6)
-        with pytest.raises(InvalidArgumentError, match="one for each of 3 environments, got 2"):
+        with pytest.raises(InvalidArgumentError, match=r"one for each of 3 environments, got \[1, 2\]"):
             terminals.reset(seed=[1, 2])
 
     def test_terminal_batch(self, terminals):
@@ -270,6 +270,7 @@ class TestFaults:
         _, rewards, _, truncated, infos = counters.step([0, 1, 0])
         told = infos["final_info"] if mode is AutoresetMode.SAME_STEP else infos
         assert told["reason"].tolist() == [None, "ZeroDivisionError: a bug", None]
+        assert told["broken"].tolist() == [False, True, False]
         assert truncated.tolist() == [False, True, False]
         assert rewards.tolist() == [1.0, 0.0, 1.0]
         assert "a bug" in caplog.text
@@ -300,6 +301,7 @@ class TestFaults:
         assert observations[:2] == ("a\n[exit 0] ~", BROKEN)
         assert truncated.tolist() == [False, True, True]
         assert infos["reason"].tolist() == [None, "the shell died", "ZeroDivisionError: a bug"]
+        assert infos["broken"].tolist() == [False, True, True]
 
     def test_unavailable_sandbox_is_an_exception_of_reset(self):
         envs = TerminalVectorEnv(2, suite=FakeSuite(), sandbox=UnavailableSandbox)
