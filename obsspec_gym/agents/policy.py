@@ -9,6 +9,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from obsspec_gym.agents.generation import Generation
 from obsspec_gym.agents.history import History
+from obsspec_gym.errors import GenerationCancelled
 from obsspec_gym.types import Action, Completion, FinishReason, Observation, Priority, TokenIds
 
 
@@ -100,7 +101,10 @@ class CallablePolicy:
         future: asyncio.Future[Completion] = asyncio.get_running_loop().create_future()
 
         def finish(done: asyncio.Task[Completion]) -> None:
-            if future.done() or done.cancelled():
+            if future.done():
+                return
+            if done.cancelled():  # not by the generation: by the function itself, or by a closing event loop
+                future.set_exception(GenerationCancelled("the policy's function was cancelled"))
                 return
             error = done.exception()
             if error is not None:
