@@ -1,0 +1,98 @@
+"""Episodes as training data: what is stored of one, and the tokens and loss weights it becomes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from tokenizers import Tokenizer
+
+from obsspec_gym.agents.dialogue import ACT, END, OBS, TASK
+
+
+class Turn(NamedTuple):
+    """One turn of a recorded episode.
+
+    Attributes:
+        command: What was executed.
+        observation: What came back.
+        taught: Whether the expert would have done the same: only then is the command a lesson for the policy.
+        seconds: Wall seconds the tool ran.
+    """
+
+    command: str
+    observation: str
+    taught: bool
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Episode:
+    """A recorded episode.
+
+    Attributes:
+        task_id: The task.
+        instruction: The first observation.
+        turns: Oldest first.
+        reward: What the verifier said.
+        submitted: Whether it ended with ``submit``; otherwise it was cut off.
+    """
+
+    task_id: str
+    instruction: str
+    turns: tuple[Turn, ...]
+    reward: float
+    submitted: bool
+
+
+class Example(NamedTuple):
+    """Token ids of one episode, and which of them each model is to learn."""
+
+    ids: list[int]
+    policy: list[bool]
+    world: list[bool]
+
+
+def save(episodes: Iterable[Episode], path: Path) -> None:
+    """Writes episodes as JSON lines."""
+    with path.open("w") as file:
+        for episode in episodes:
+            file.write(json.dumps(asdict(episode)) + "\n")
+
+
+def load(path: Path) -> Iterator[Episode]:
+    """Reads what :func:`save` wrote."""
+    with path.open() as file:
+        for line in file:
+            record = json.loads(line)
+            record["turns"] = tuple(Turn(*turn) for turn in record["turns"])
+            yield Episode(**record)
+
+
+def encode(episode: Episode, tokenizer: Tokenizer) -> Example:
+    """The compact dialogue of an episode.
+
+    A policy learns the taught commands of solved episodes; a world model every observation and the token after
+    it, which tells whether the episode goes on.
+    """
+    task, act, obs, end = (tokenizer.token_to_id(name) for name in (TASK, ACT, OBS, END))
+
+    def plain(text: str) -> list[int]:
+        ids: list[int] = tokenizer.encode(text, add_special_tokens=False).ids
+        return ids
+
+    instruction = plain(episode.instruction)
+    ids = [task, *instruction, act]
+    policy, world = [False] * len(ids), [False] * len(ids)
+    for number, turn in enumerate(episode.turns, 1):
+        command, observation = plain(turn.command), plain(turn.observation)
+        last = number == len(episode.turns)
+        closing = [] if last and not episode.submitted else [end if last else act]
+        ids += [*command, end, obs, *observation, *closing]
+        lesson = turn.taught and episode.reward == 1
+        policy += [lesson] * (len(command) + 1) + [False] * (1 + len(observation) + len(closing))
+        world += [False] * (len(command) + 2) + [True] * (len(observation) + len(closing))
+    return Example(ids, policy, world)

@@ -1,0 +1,232 @@
+"""Evaluates a pair: how much the policy solves, and how well the world model foresees the policy's own rollouts.
+
+Episodes are of the ranges that are never trained on, in real sandboxes, slow commands at full length. World models
+are asked about every turn of recorded rollouts (temperature 1), so no race against the tool is part of it.
+
+Example::
+
+    python -m agents.evaluate --policy obsspec_gym/agents/shipped/policy \\
+        --world-model obsspec_gym/agents/shipped/world_model --episodes 200 --out build/pair/evaluation.json
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from transformers import AutoTokenizer
+
+from obsspec_gym.agents.engine.transformers import TransformersEngine
+from obsspec_gym.agents.history import History
+from obsspec_gym.agents.lm_policy import LMPolicy
+from obsspec_gym.agents.world_model.base import WorldModel
+from obsspec_gym.agents.world_model.cascade import CascadeWorldModel
+from obsspec_gym.agents.world_model.lm import LMWorldModel
+from obsspec_gym.agents.world_model.memory import MemoryWorldModel
+from obsspec_gym.envs.tasks import get_suite
+from obsspec_gym.envs.vector import TerminalVectorEnv
+from obsspec_gym.speculation.collector import collect_async
+from obsspec_gym.speculation.slot import Episode
+from obsspec_gym.speculation.trajectory import Trajectory
+from obsspec_gym.types import EpisodeId, Outcome, Sampling, Transition
+
+THRESHOLD = 0.9
+"""Sequence probability from which a prediction counts as gated in."""
+
+PREDICTABLE = ("./run_tests", "./build", "./check", "./unpack", "sed -i", "echo ")
+"""Commands whose output a reader of the history can often tell; the others show unseen files or new numbers."""
+
+_ENVIRONMENTS = 8
+_GROUP = 8
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One prediction, verified.
+
+    Attributes:
+        family: Of the task.
+        command: What was executed.
+        observation: What came back.
+        seconds: How long the tool ran.
+        matched: Whether observation and end were predicted exactly.
+        confidence: What the model said; 0 where it predicted nothing.
+    """
+
+    family: str
+    command: str
+    observation: str
+    seconds: float
+    matched: bool
+    confidence: float
+
+
+def family_of(task_id: str) -> str:
+    """``tests`` for ``basics/tests:words/3``."""
+    return task_id.split("/")[1].split(":")[0]
+
+
+async def rollouts(
+    policy: LMPolicy, suite: str, tasks: Sequence[int], samples: int, work: float, sandbox: str
+) -> Sequence[Trajectory]:
+    """The policy's own rollouts, without speculation."""
+    source = get_suite(suite, work=work)
+    episodes = [
+        Episode(EpisodeId(source.task(index).id, sample), options={"task": index, "sample": sample})
+        for index in tasks
+        for sample in range(samples)
+    ]
+    environments = TerminalVectorEnv(_ENVIRONMENTS, suite=source, sandbox=sandbox)
+    try:
+        return (await collect_async(environments, episodes, policy)).trajectories
+    finally:
+        environments.close()
+
+
+def solved(trajectories: Sequence[Trajectory]) -> dict[str, float]:
+    """Share of solved episodes, in all and per family."""
+    rewards: dict[str, list[float]] = {"all": []}
+    for trajectory in trajectories:
+        rewards["all"].append(trajectory.reward)
+        rewards.setdefault(family_of(trajectory.episode.task_id), []).append(trajectory.reward)
+    return {name: round(sum(values) / len(values), 4) for name, values in rewards.items()}
+
+
+async def foresee(model: WorldModel, trajectories: Sequence[Trajectory]) -> list[Attempt]:
+    """Asks a world model about every turn but the last, in the order given, and tells it what really happened."""
+    attempts = []
+    for trajectory in trajectories:
+        history = History.start(trajectory.episode, trajectory.steps[0] and _instruction(trajectory))
+        for number, step in enumerate(trajectory.steps, 1):
+            ends = number == len(trajectory.steps)
+            predictions = await model.predict(history, step.action, 1)
+            outcome = Outcome(step.observation, ends)
+            history = history.act(step.action)
+            model.observe(Transition(history, outcome, step.tool_seconds))
+            history = history.observe(step.observation)
+            if not ends:
+                best = predictions[0] if predictions else None
+                matched = best is not None and best.observation == step.observation and not best.ends
+                confidence = best.probability if best is not None else 0.0
+                family = family_of(trajectory.episode.task_id)
+                attempts.append(Attempt(family, step.action, step.observation, step.tool_seconds, matched, confidence))
+    return attempts
+
+
+def _instruction(trajectory: Trajectory) -> str:
+    assert trajectory.history is not None
+    return str(trajectory.history.first_observation)
+
+
+def rates(attempts: Sequence[Attempt]) -> dict[str, float]:
+    """Match rate by count and by tool seconds."""
+    seconds = sum(attempt.seconds for attempt in attempts)
+    hits = [attempt for attempt in attempts if attempt.matched]
+    return {
+        "turns": len(attempts),
+        "match_rate": round(len(hits) / max(1, len(attempts)), 4),
+        "time_weighted_match_rate": round(sum(hit.seconds for hit in hits) / max(1e-9, seconds), 4),
+        "tool_seconds": round(seconds, 2),
+    }
+
+
+def gated(attempts: Sequence[Attempt], threshold: float) -> dict[str, float]:
+    """Precision and coverage of the predictions with at least this confidence."""
+    kept = [attempt for attempt in attempts if attempt.confidence >= threshold]
+    seconds = sum(attempt.seconds for attempt in attempts)
+    return {
+        "threshold": threshold,
+        "precision": round(sum(attempt.matched for attempt in kept) / max(1, len(kept)), 4),
+        "turns_covered": round(len(kept) / max(1, len(attempts)), 4),
+        "tool_time_covered": round(sum(attempt.seconds for attempt in kept) / max(1e-9, seconds), 4),
+    }
+
+
+def summary(attempts: Sequence[Attempt]) -> dict[str, dict[str, float]]:
+    """Rates of all attempts and of the parts that tell more."""
+    parts = {
+        "all": attempts,
+        "non_empty": [attempt for attempt in attempts if not attempt.observation.startswith("[")],
+        "predictable": [attempt for attempt in attempts if attempt.command.startswith(PREDICTABLE)],
+        "over_20_ms": [attempt for attempt in attempts if attempt.seconds > 0.02],
+    }
+    for family in sorted({attempt.family for attempt in attempts}):
+        parts[family] = [attempt for attempt in attempts if attempt.family == family]
+    return {name: rates(part) for name, part in parts.items() if part}
+
+
+async def evaluate(args: argparse.Namespace) -> dict[str, object]:
+    """Everything the card reports."""
+    tokenizer = AutoTokenizer.from_pretrained(args.policy, local_files_only=True)
+    result: dict[str, object] = {"episodes": args.episodes, "work": args.work, "sandbox": args.sandbox}
+    started = time.perf_counter()
+
+    def note(name: str, value: object) -> None:
+        result[name] = value
+        print(f"{time.perf_counter() - started:6.0f} s  {name}: {json.dumps(value)}", file=sys.stderr, flush=True)
+
+    with TransformersEngine(args.policy) as engine:
+        policy = LMPolicy(engine, tokenizer, sampling=Sampling(max_tokens=64))
+        greedy = policy.with_sampling(Sampling(temperature=0.0, max_tokens=64))
+        tasks = range(args.episodes)
+        for suite in ("basics", "basics:words", "basics:templates"):
+            # Greedy rates need no real durations.
+            trajectories = await rollouts(greedy, suite, tasks, 1, min(args.work, 0.1), args.sandbox)
+            note(f"solved_greedy_{suite}", solved(trajectories))
+        own = await rollouts(policy, "basics", tasks, 1, args.work, args.sandbox)
+        note("solved_sampled_basics", solved(own))
+        groups = await rollouts(policy, "basics", range(args.groups), _GROUP, args.work, args.sandbox)
+        note("groups", mixed(groups))
+    with TransformersEngine(args.world_model) as engine:
+        attempts = await foresee(_Raw(engine, tokenizer), own)
+        note("world_model", summary(attempts))
+        for threshold in (0.5, 0.8, THRESHOLD, 0.95):
+            note(f"world_model_gated_{threshold}", gated(attempts, threshold))
+        # The members of a group run side by side; here they come one after the other.
+        note("world_model_groups", summary(await foresee(_Raw(engine, tokenizer), groups)))
+        cascade = CascadeWorldModel([MemoryWorldModel(), LMWorldModel(engine, tokenizer)])
+        note("memory_and_world_model_groups", summary(await foresee(cascade, groups)))
+    return result
+
+
+class _Raw(LMWorldModel):
+    """The language model alone: its confidence is the sequence's probability, never calibrated on the test itself."""
+
+    def observe(self, transition: Transition) -> None:
+        """Learns nothing."""
+
+
+def mixed(trajectories: Sequence[Trajectory]) -> dict[str, float]:
+    """How many groups have members that solve the task and members that do not: where training can learn."""
+    groups: dict[str, set[float]] = {}
+    for trajectory in trajectories:
+        groups.setdefault(trajectory.episode.task_id, set()).add(trajectory.reward)
+    return {"groups": len(groups), "mixed": sum(len(rewards) > 1 for rewards in groups.values())}
+
+
+def main() -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(description="Evaluate a policy and a world model.")
+    parser.add_argument("--policy", type=Path, required=True)
+    parser.add_argument("--world-model", type=Path, required=True)
+    parser.add_argument("--episodes", type=int, default=100)
+    parser.add_argument("--groups", type=int, default=12, help="groups of 8 episodes of one task")
+    parser.add_argument("--work", type=float, default=1.0)
+    parser.add_argument("--sandbox", default="bubblewrap")
+    parser.add_argument("--out", type=Path)
+    args = parser.parse_args()
+    result = asyncio.run(evaluate(args))
+    text = json.dumps(result, indent=1)
+    print(text)
+    if args.out is not None:
+        args.out.write_text(text + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,92 @@
+"""Suites by name: pure in the index, splits that share neither words nor phrasings, errors that say what exists."""
+
+import re
+import sys
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from obsspec_gym.envs.tasks import FAMILIES, Demonstrator, GeneratedSuite, Suite, Task, get_suite, suite_names
+from obsspec_gym.envs.tasks.words import HELD_OUT_WORDS
+from obsspec_gym.errors import InvalidArgumentError
+
+
+def words_of(task: Task) -> set[str]:
+    return set(re.findall(r"[a-z]+", " ".join([task.instruction, *task.files, *map(str, task.files.values())])))
+
+
+@given(st.sampled_from(suite_names()), st.integers(0, sys.maxsize - 1))
+@settings(max_examples=20)
+def test_a_task_is_a_pure_function_of_suite_and_index(name: str, index: int) -> None:
+    assert get_suite(name).task(index) == get_suite(name).task(index)
+
+
+@pytest.mark.parametrize("name", suite_names())
+def test_a_suite_is_a_suite_without_end_whose_tasks_differ(name: str) -> None:
+    suite = get_suite(name)
+    assert isinstance(suite, Suite)
+    assert (suite.name, len(suite)) == (name, sys.maxsize)
+    tasks = [suite.task(index) for index in range(20)]
+    assert len({task.id for task in tasks}) == 20
+    assert len({(task.instruction, *sorted(task.files.items())) for task in tasks}) == 20
+
+
+def test_the_mixed_suite_takes_the_families_in_turn_and_shares_their_tasks() -> None:
+    mixed = get_suite("basics:words")
+    for index, family in enumerate(FAMILIES):
+        assert mixed.task(index) == get_suite(f"basics/{family}:words").task(index)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_held_out_words_occur_in_their_split_only(family: str) -> None:
+    for index in range(50):
+        assert not words_of(get_suite(f"basics/{family}").task(index)) & set(HELD_OUT_WORDS)
+        assert words_of(get_suite(f"basics/{family}:words").task(index)) & set(HELD_OUT_WORDS)
+
+
+@pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES)
+def test_held_out_phrasings_share_no_part_with_those_of_training(family: object) -> None:
+    seen, held_out = family.phrasings, family.held_out_phrasings  # type: ignore[attr-defined]
+    assert set(seen.cores) == set(held_out.cores)
+    assert not {*filter(None, seen.leads)} & {*filter(None, held_out.leads)}
+    assert not {*filter(None, seen.tails)} & {*filter(None, held_out.tails)}
+    mentions = {core for cores in seen.cores.values() for core in cores}
+    assert not mentions & {core for cores in held_out.cores.values() for core in cores}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_splits_share_no_instruction(family: str) -> None:
+    instructions = [
+        {suite.task(index).instruction for index in range(100)}
+        for suite in (get_suite(f"basics/{family}{split}") for split in ("", ":templates"))
+    ]
+    assert not instructions[0] & instructions[1]
+
+
+def test_work_changes_how_long_it_takes_and_not_what_is_seen() -> None:
+    light, whole = get_suite("basics", work=0.1), get_suite("basics")
+    for index in range(8):
+        assert light.task(index).id == f"{whole.task(index).id}@0.1"
+        assert light.task(index).instruction == whole.task(index).instruction
+        assert light.task(index).answer == whole.task(index).answer
+        assert light.task(index).files != whole.task(index).files
+
+
+@pytest.mark.parametrize("name", ["basic", "basics/", "basics/nope", "basics:nope", "", "basics/tests:words/3"])
+def test_an_unknown_name_is_refused_and_the_message_lists_what_exists(name: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=r"there are basics, basics/tests,.* basics/config:templates"):
+        get_suite(name)
+
+
+def test_bad_arguments_are_refused() -> None:
+    with pytest.raises(InvalidArgumentError, match="index"):
+        get_suite("basics").task(-1)
+    with pytest.raises(InvalidArgumentError, match="work"):
+        get_suite("basics", work=0)
+    with pytest.raises(InvalidArgumentError, match="nope"):
+        GeneratedSuite(["nope"])
+    with pytest.raises(InvalidArgumentError, match="none"):
+        GeneratedSuite([])
+    with pytest.raises(InvalidArgumentError, match="elsewhere"):
+        Demonstrator(Task(id="elsewhere/1", instruction=""))
