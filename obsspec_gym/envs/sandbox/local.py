@@ -1,0 +1,54 @@
+"""A sandbox that is none: the same shell, without isolation."""
+
+from __future__ import annotations
+
+import shlex
+import tempfile
+import warnings
+
+from obsspec_gym.envs.sandbox.supervised import Layers, SupervisedSandbox
+
+
+class NoIsolationWarning(UserWarning):
+    """Commands run with the rights of this process, on its files and its network."""
+
+
+class LocalSandbox(SupervisedSandbox):
+    """Commands run as this user, on this machine: for trusted agents and for machines without namespaces.
+
+    Only the environment is clean, HOME is a fresh temporary directory, and everything is ended and removed at the
+    end. Programs that clear their environment and leave the shell's process tree are not found again.
+
+    Warns:
+        NoIsolationWarning: At every start, which Python shows once.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._home = ""
+
+    @property
+    def workdir(self) -> str:
+        """The agent's home and first working directory; empty before the start."""
+        return self._home
+
+    def _build(self) -> Layers:
+        warnings.warn(
+            "a local sandbox isolates nothing: commands run with your rights, on your files and your network",
+            NoIsolationWarning,
+            stacklevel=3,
+        )
+        directory = tempfile.mkdtemp(prefix="obsspec-")
+        self._home = f"{directory}/home"
+        # The supervisor tidies up as well, for the case that this process is killed.
+        tidy = f'rm -rf {shlex.quote(directory)}; p=$(jobs -p); [ -z "$p" ] || kill -KILL $p'
+        return Layers(
+            outer=(),
+            prepare=f"mkdir -m 755 {self._home} && trap {shlex.quote(tidy)} EXIT",
+            inner="setsid",
+            judging="setsid",
+            home=self._home,
+            verifier=f"{directory}/verifier",
+            limits="ulimit -c 0",
+            directory=directory,
+        )

@@ -1,0 +1,244 @@
+r"""One persistent bash, driven over three pipes.
+
+The shell is interactive (``bash -i``, without a terminal, prompts, history or job control): as in the terminals that
+language models know, a mistake (``${x:?}``, ``set -u``) does not end it, its messages name it ``bash``, and SIGINT
+takes it back to reading its next line, with its variables, functions and directory as they were.
+
+- **Script** (its standard input): one line a command, the command quoted and run by ``eval`` with empty standard
+  input and with standard output and error on the output pipe, then one line that reports; so nothing a command leaves
+  open (quotes, loops, here-documents) reaches over its end.
+- **Status**: ``NUL id NUL exit-status NUL directory LF NUL`` for each report.
+- **Output**: what the command prints. When a report is in, we send a nonce that nobody can have known and that bash
+  prints on this pipe: what came before is the command's output, whatever it looks like.
+
+While a command runs, bash keeps its own ends of the pipes under descriptors that are closed on exec: no program it
+starts can write on them by accident. A command that searches ``/proc/$$/fd`` can: it would forge what it sees itself,
+nothing else. Redirections made with ``exec`` last for one command. What a background job prints later is part of the
+next command's output, as on a terminal.
+
+At its timeout a command is stopped in steps, each with a little time to take effect: SIGINT to what it started and to
+the shell; SIGKILL to what it started; the end of the shell. What had been running before it is left alone.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import select
+import shlex
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+from obsspec_gym.envs.sandbox.buffer import OutputBuffer
+
+COMMAND = ("bash", "--noprofile", "--norc", "--noediting", "-i")
+"""What to start, with the script pipe as its standard input, output and status pipe as its output and error."""
+
+_OPEN = (
+    "exec 201>&1 202>&2 >/dev/null 2>&1; set +o history; set +H +m; PS1= PS2=; unset MAILCHECK HISTFILE; cd -- {cwd}\n"
+)
+_RUN = "{{ \\builtin . /dev/fd/203 203<<<{command}; }} </dev/null >&201 2>&1 201>&- 202>&-\n"
+_REPORT = "\\builtin printf '\\0r%s\\0%s\\0' {id} \"$?\" >&202; \\builtin pwd >&202; \\builtin printf '\\0' >&202\n"
+_MARK = "\\builtin printf '%s' {nonce} >&201\n"
+
+_CHUNK = 65_536
+_STEP_SECONDS = (0.5, 1.0)  # for SIGINT, for SIGKILL to take effect
+_STEP_REPEAT = 0.05
+_MARK_SECONDS = 5.0
+
+
+class ShellProcess(Protocol):
+    """The running bash and what it started, as those who started it can reach them."""
+
+    def fileno(self) -> int:
+        """A descriptor that is readable once the shell has ended."""
+        ...
+
+    def running(self) -> set[int]:
+        """The processes that it started and that are alive."""
+        ...
+
+    def interrupt(self, pids: set[int]) -> None:
+        """SIGINT to the processes and to the shell."""
+        ...
+
+    def kill(self, pids: set[int]) -> None:
+        """SIGKILL to the processes, SIGINT to the shell."""
+        ...
+
+    def end(self) -> int:
+        """Ends the shell and everything it started, and waits for it; returns the shell's exit status."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ShellPipes:
+    """Our ends of a shell's pipes, all non-blocking."""
+
+    script: int
+    output: int
+    status: int
+
+
+@dataclass(frozen=True, slots=True)
+class ShellResult:
+    """What a command did; ``cwd`` is None when the shell ended, ``exit_code`` when it was stopped."""
+
+    output: bytes
+    output_bytes: int
+    exit_code: int | None
+    cwd: str | None
+    timed_out: bool
+
+
+class Shell:
+    """Talks to one bash from its start to its end.
+
+    Args:
+        pipes: Our ends; they belong to the caller.
+        process: The bash at the other ends.
+        limit: Bytes of a command's output that are kept.
+    """
+
+    def __init__(self, pipes: ShellPipes, process: ShellProcess, limit: int = 65_536) -> None:
+        self._pipes = pipes
+        self._process = process
+        self._limit = limit
+        self._late = b""
+        self._status = b""
+        self._unsent = b""
+        self._reports = 0
+        self._ended = False
+
+    @property
+    def ended(self) -> bool:
+        """Whether the bash has ended, as far as we have noticed."""
+        return self._ended
+
+    @property
+    def said(self) -> str:
+        """What came on the status pipe that is no report: why it did not start, say."""
+        return self._status.decode("utf-8", "replace").replace("\0", " ").strip() or "it said nothing"
+
+    def open(self, cwd: str, timeout: float) -> str | None:
+        """Makes the bash ready; returns its directory, or None when it does not answer in time.
+
+        Args:
+            cwd: Where it shall begin; where it cannot, it stays where it was started.
+            timeout: Seconds.
+        """
+        self._unsent += os.fsencode(_OPEN.format(cwd=shlex.quote(cwd)))
+        self._ask()
+        report = self._report(OutputBuffer(0), time.monotonic() + timeout)
+        return report[1] if report else None
+
+    def run(self, command: str, timeout: float) -> ShellResult:
+        """Runs a command, for at most ``timeout`` seconds and the moment it takes to stop it."""
+        output = OutputBuffer(self._limit)
+        output.feed(self._late)
+        self._late = b""
+        earlier = self._process.running()
+        self._unsent += os.fsencode(_RUN.format(command=shlex.quote(command)))
+        self._ask()
+        report = self._report(output, time.monotonic() + timeout)
+        timed_out = report is None and not self._ended
+        if timed_out:
+            report = self._stop(output, earlier)
+        cwd = report[1] if report and self._mark(output) else None
+        exit_code = report[0] if report else None
+        if cwd is None:
+            status = self._end(output)
+            exit_code = status if exit_code is None else exit_code
+        return ShellResult(bytes(output), output.total, None if timed_out else exit_code, cwd, timed_out)
+
+    def _stop(self, output: OutputBuffer, earlier: set[int]) -> tuple[int, str] | None:
+        """The steps that stop a command; the report that follows, or None when the shell itself must end."""
+        for signal_, seconds in zip((self._process.interrupt, self._process.kill), _STEP_SECONDS, strict=True):
+            deadline = time.monotonic() + seconds
+            while time.monotonic() < deadline and not self._ended:
+                signal_(self._process.running() - earlier)
+                # The signal may have hit the very line that reports.
+                self._ask()
+                report = self._report(output, time.monotonic() + _STEP_REPEAT)
+                if report:
+                    return report
+        return None
+
+    def _mark(self, output: OutputBuffer) -> bool:
+        """Reads the output to the point where the command ended; False when that cannot be told."""
+        nonce = secrets.token_hex(16).encode()
+        self._unsent += os.fsencode(_MARK.format(nonce=nonce.decode()))
+        held = b""
+        for data in self._pump(time.monotonic() + _MARK_SECONDS):
+            held += data
+            before, mark, after = held.partition(nonce)
+            if mark:
+                output.feed(before)
+                self._late = after
+                return True
+            safe = max(0, len(held) - len(nonce) + 1)
+            output.feed(held[:safe])
+            held = held[safe:]
+        output.feed(held)
+        return False
+
+    def _end(self, output: OutputBuffer) -> int:
+        """Ends the shell, takes what is left in the pipe and returns the exit status."""
+        status = self._process.end()
+        self._ended = True
+        while data := _read(self._pipes.output):
+            output.feed(data)
+        return status
+
+    def _ask(self) -> None:
+        self._reports += 1
+        self._unsent += _REPORT.format(id=self._reports).encode()
+
+    def _report(self, output: OutputBuffer, deadline: float) -> tuple[int, str] | None:
+        """Exit status and directory from the report asked for last; None at the deadline or the shell's end."""
+        begin = b"\0r%d\0" % self._reports
+        for data in self._pump(deadline):
+            output.feed(data)
+            fields = self._status.partition(begin)[2].split(b"\0")
+            if len(fields) >= 3:
+                self._status = b""
+                return int(fields[0]), os.fsdecode(fields[1].removesuffix(b"\n"))
+        return None
+
+    def _pump(self, deadline: float) -> Iterator[bytes]:
+        """Moves bytes on all pipes until the deadline or the shell's end; yields output as it comes (or b"")."""
+        pipes = self._pipes
+        poll = select.poll()
+        for fd in (pipes.output, pipes.status, self._process.fileno()):
+            poll.register(fd, select.POLLIN)
+        while (left := deadline - time.monotonic()) > 0 and not self._ended:
+            self._send()
+            if self._unsent:
+                poll.register(pipes.script, select.POLLOUT)
+            ready = {fd for fd, _ in poll.poll(left * 1000)}
+            if self._unsent:
+                poll.unregister(pipes.script)
+            if pipes.status in ready:
+                self._status = (self._status + _read(pipes.status))[-_CHUNK:]
+            # What it said before it ended still counts: the end is noticed when nothing else is left to read.
+            self._ended = ready == {self._process.fileno()}
+            yield _read(pipes.output) if pipes.output in ready else b""
+
+    def _send(self) -> None:
+        while self._unsent:
+            try:
+                self._unsent = self._unsent[os.write(self._pipes.script, self._unsent) :]
+            except BlockingIOError:
+                return
+            except BrokenPipeError:  # the end of the shell is seen on its own descriptor
+                self._unsent = b""
+
+
+def _read(fd: int) -> bytes:
+    """What is there now, up to a chunk."""
+    try:
+        return os.read(fd, _CHUNK)
+    except BlockingIOError:
+        return b""
