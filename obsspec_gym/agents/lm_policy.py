@@ -4,15 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from obsspec_gym.agents.dialogue import CompactDialogue, Dialogue, is_compact
 from obsspec_gym.agents.engine.base import Engine
 from obsspec_gym.agents.generation import Generation
 from obsspec_gym.agents.history import History
+from obsspec_gym.agents.loading import context_length, load_engine, load_tokenizer, model_directory
 from obsspec_gym.agents.tokens import TextCodec, Tokenizer
 from obsspec_gym.agents.tool_calls import ToolCallDialogue
 from obsspec_gym.errors import InvalidArgumentError
 from obsspec_gym.types import Action, Completion, Hint, Observation, Priority, Sampling, TokenIds
+
+if TYPE_CHECKING:
+    from obsspec_gym.agents.engine.transformers import DriverName, DtypeName
 
 
 class LMPolicy:
@@ -174,6 +180,46 @@ class LMPolicy:
         """Closes the engine if it is the policy's own. Idempotent."""
         if self._owns_engine:
             self._engine.close()
+
+
+def load_policy(
+    source: str | Path = "shipped",
+    *,
+    engine: Engine | None = None,
+    driver: DriverName = "thread",
+    dtype: DtypeName = "float32",
+    sampling: Sampling | None = None,
+    system_prompt: str | None = None,
+    max_turns: int = 32,
+) -> LMPolicy:
+    """Loads a language-model policy; its engine is ``policy.engine``.
+
+    Args:
+        source: ``"shipped"`` (the tiny policy that comes with this package), or a local model directory.
+        engine: Generates instead of an embedded engine on that directory; it stays the caller's. Without it,
+            closing the policy closes the engine.
+        driver: Who runs the embedded engine's steps.
+        dtype: What the embedded engine computes in.
+        sampling: How completions are drawn.
+        system_prompt: The system message of a chat template.
+        max_turns: The episode's turn budget, as far as schedulers are told of it.
+
+    Raises:
+        InvalidArgumentError: If there is no model, or no dialogue for its tokenizer.
+        MissingExtraError: If torch or transformers is not installed.
+    """
+    directory = model_directory(source, "policy")
+    tokenizer = load_tokenizer(directory)
+    dialogue = dialogue_for(tokenizer, system_prompt)  # before the weights: what is refused has loaded nothing
+    return LMPolicy(
+        engine if engine is not None else load_engine(directory, driver=driver, dtype=dtype),
+        tokenizer,
+        sampling=sampling,
+        dialogue=dialogue,
+        context_length=context_length(directory),
+        max_turns=max_turns,
+        owns_engine=engine is None,
+    )
 
 
 def dialogue_for(tokenizer: Tokenizer, system_prompt: str | None = None) -> Dialogue:
