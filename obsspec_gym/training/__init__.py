@@ -1,1 +1,30 @@
-"""."""
+"""What is learnt from rollouts; the only room that imports TRL.
+
+Public names are imported from their modules when they are first used: importing TRL takes seconds.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from obsspec_gym.training.dataset import task_dataset
+    from obsspec_gym.training.grpo import ObsSpecGRPOTrainer
+    from obsspec_gym.training.rollout import RolloutBatch, Rollouts, Row
+
+__all__ = ["ObsSpecGRPOTrainer", "RolloutBatch", "Rollouts", "Row", "task_dataset"]
+
+_HOME = {
+    "ObsSpecGRPOTrainer": "grpo",
+    "RolloutBatch": "rollout",
+    "Rollouts": "rollout",
+    "Row": "rollout",
+    "task_dataset": "dataset",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)

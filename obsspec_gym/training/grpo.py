@@ -1,0 +1,180 @@
+"""GRPO with TRL on speculative rollouts."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+import torch
+from transformers import TrainerCallback
+
+from obsspec_gym.agents.engine.base import Engine, Weights
+from obsspec_gym.agents.engine.transformers import TransformersEngine
+from obsspec_gym.agents.lm_policy import LMPolicy
+from obsspec_gym.agents.tokens import Tokenizer
+from obsspec_gym.agents.world_model.base import WorldModel
+from obsspec_gym.envs.arguments import read_suite
+from obsspec_gym.envs.tasks.task import Suite
+from obsspec_gym.envs.vector import TerminalVectorEnv
+from obsspec_gym.errors import InvalidArgumentError
+from obsspec_gym.seeding import derive_seed
+from obsspec_gym.speculation.selector import Selector
+from obsspec_gym.training.arguments import budget_of, check_columns, check_config, sampling_of
+from obsspec_gym.training.budget import BudgetedPolicy
+from obsspec_gym.training.rollout import RolloutBatch, Rollouts, name_episodes, task_name
+from obsspec_gym.training.trl_hooks import RolloutTrainer, environment_reward
+
+DEFAULT_ENVIRONMENTS = 8
+"""Sandboxes that run at once, where nothing else is asked for."""
+
+
+class ObsSpecGRPOTrainer(RolloutTrainer):
+    """TRL's ``GRPOTrainer`` with episodes in environments, played with observation speculation.
+
+    Each generation step plays one episode a row, free-running: an environment takes its next episode as soon as it is
+    free. The policy generates on an engine that computes with the trainer's weights and is given the new ones after
+    every optimiser step. Tokens go in and come out as they were sampled; the loss is on the policy's tokens only.
+    What becomes of episodes that break or run out of turns or tokens: see
+    :mod:`obsspec_gym.training.rollout`. Speculation changes how long a batch takes, never what is in it.
+
+    The dataset has a column ``task`` (an index of the suite) beside ``prompt``, which is only shown in logs:
+    :func:`~obsspec_gym.training.dataset.task_dataset` makes one. ``max_completion_length`` bounds all tokens of an
+    episode after its prompt, observations included. Every reward function is called with TRL's arguments and with
+    ``trajectory``, the finished episodes.
+
+    Args:
+        model: As in ``GRPOTrainer``: a model, or where to load one from.
+        reward_funcs: Reward functions besides the environment's own, which comes first (``reward_weights`` too).
+        args: A ``GRPOConfig``.
+        train_dataset: Rows with ``prompt`` and ``task``.
+        eval_dataset: The same.
+        processing_class: The tokenizer.
+        suite: Where tasks come from: a name or a suite. ``None`` with ``environments`` whose ``reset`` understands
+            the column ``task`` as it is.
+        environments: What :func:`~obsspec_gym.speculation.collector.collect` takes; they stay the caller's. By
+            default terminals on the suite, made when they are first needed.
+        num_envs: How many terminals to make.
+        world_model: Predicts observations; ``None`` for no speculation. It stays the caller's.
+        speculation: How far ahead to speculate; by default ``FixedSelector(1, 1)``.
+        max_turn_tokens: Bound on one completion, in tokens.
+        system_prompt: As in :class:`~obsspec_gym.agents.lm_policy.LMPolicy`.
+        engine: Generates instead of a ``TransformersEngine`` on the trainer's model. It stays the caller's, and its
+            ``update_weights`` is given the model's named tensors.
+        engine_options: Arguments of that ``TransformersEngine``; by default it computes on the trainer's device, in
+            float64 for a float64 model and in float32 for every other.
+        **trl_options: Further arguments of ``GRPOTrainer``: ``callbacks``, ``optimizers``, ...
+
+    Raises:
+        InvalidArgumentError: If an option cannot be honoured, before a model is loaded.
+
+    Example:
+        >>> trainer = ObsSpecGRPOTrainer(  # doctest: +SKIP
+        ...     "path/to/model", args=config, train_dataset=task_dataset("basics", range(10_000, 10_256)),
+        ...     suite="basics", world_model=MemoryWorldModel(),
+        ... )
+        >>> trainer.train()  # doctest: +SKIP
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        reward_funcs: Any = None,
+        args: Any = None,
+        train_dataset: Any = None,
+        eval_dataset: Any = None,
+        processing_class: Any = None,
+        *,
+        suite: str | Suite | None = None,
+        environments: Any = None,
+        num_envs: int = DEFAULT_ENVIRONMENTS,
+        world_model: WorldModel | None = None,
+        speculation: Selector | None = None,
+        max_turn_tokens: int = 256,
+        system_prompt: str | None = None,
+        engine: Engine | None = None,
+        engine_options: Mapping[str, Any] | None = None,
+        **trl_options: Any,
+    ) -> None:
+        if suite is None and environments is None:
+            raise InvalidArgumentError("a trainer needs a suite or environments, got neither")
+        self.suite = None if suite is None else read_suite(suite)
+        if environments is None:
+            environments = functools.partial(TerminalVectorEnv, num_envs, suite=self.suite)
+        check_config(args, trl_options)
+        for dataset in (train_dataset, eval_dataset):
+            check_columns(dataset)
+        more = [] if reward_funcs is None else reward_funcs if isinstance(reward_funcs, list) else [reward_funcs]
+        super().__init__(
+            model,
+            [environment_reward, *more],
+            args,
+            train_dataset,
+            eval_dataset,
+            processing_class,
+            **trl_options,
+        )
+        self._owns_engine = engine is None
+        self.engine: Engine = self._make_engine(engine_options or {}) if engine is None else engine
+        sampling = sampling_of(self.args, max_turn_tokens)
+        tokenizer = cast(Tokenizer, self.processing_class)
+        self.policy = LMPolicy(self.engine, tokenizer, sampling=sampling, system_prompt=system_prompt)
+        self.rollouts = Rollouts(
+            BudgetedPolicy(self.policy, budget_of(self.args)),
+            environments,
+            world_model,
+            speculation,
+            pad_token_id=self.processing_class.pad_token_id,
+            mask_truncated=self.args.mask_truncated_completions,
+        )
+        self.stop_at(self.policy.sampling.stop_token_ids)
+        self.add_callback(WeightUpdate(self))
+
+    def roll_out(self, rows: Sequence[dict[str, Any]]) -> RolloutBatch:
+        """Plays one episode for each row."""
+        tasks = [row["task"] for row in rows]
+        before, _ = self.gather_names([task_name(task, self.suite) for task in tasks])
+        mode = "train" if self.model.training else "eval"
+        return self.rollouts.play(
+            name_episodes(tasks, self.suite, before),
+            run_seed=derive_seed(mode, self.args.seed, self.accumulated if self.model.training else 0),
+            policy_step=self.state.global_step,
+        )
+
+    def policy_weights(self) -> Weights | None:
+        """What the engine is to compute with from now on; ``None`` for its model's parameters as they are."""
+        return None if self._owns_engine else dict(self.accelerator.unwrap_model(self.model).named_parameters())
+
+    def _make_engine(self, options: Mapping[str, Any]) -> TransformersEngine:
+        dtype = "float64" if self.model.dtype is torch.float64 else "float32"
+        return TransformersEngine(self.model, **{"dtype": dtype, "device": str(self.accelerator.device), **options})
+
+    def close(self) -> None:
+        """Closes the engine and the environments that are its own. Idempotent."""
+        self.rollouts.close()
+        if self._owns_engine:
+            self.engine.close()
+
+    def __enter__(self) -> ObsSpecGRPOTrainer:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+
+class WeightUpdate(TrainerCallback):
+    """Gives the engine the weights: those of a checkpoint at the start, and the new ones after every step."""
+
+    def __init__(self, trainer: ObsSpecGRPOTrainer) -> None:
+        self._trainer = trainer
+
+    def on_train_begin(self, *_: Any, **__: Any) -> None:
+        """A checkpoint may just have been loaded."""
+        self._update()
+
+    def on_step_end(self, *_: Any, **__: Any) -> None:
+        """The optimiser has stepped."""
+        self._update()
+
+    def _update(self) -> None:
+        self._trainer.engine.update_weights(self._trainer.policy_weights())
