@@ -1,0 +1,186 @@
+"""Who calls ``Core.step()``: the event loop between awaits, or a thread. (Or another process: see ``process``.)"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import traceback
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from obsspec_gym.agents.engine.base import EngineLoad
+from obsspec_gym.agents.engine.embedded.core import Core
+from obsspec_gym.agents.engine.embedded.requests import Command, Finished
+
+Deliver = Callable[[Sequence[Finished]], None]
+"""Takes finished requests to whoever awaits them; may be called from any thread."""
+
+Change = Callable[[], None]
+"""Writes new weights."""
+
+
+class Driver(Protocol):
+    """Runs a core. Nothing starts before the first :meth:`send`."""
+
+    def send(self, command: Command) -> None:
+        """Has a command carried out before the next step. Called from a running event loop, or from any thread."""
+        ...
+
+    def load(self) -> EngineLoad:
+        """How busy the core is (or recently was)."""
+        ...
+
+    def update(self, change: Change, version: int) -> None:
+        """Changes the weights between two steps; returns when it is done."""
+        ...
+
+    def close(self) -> None:
+        """Stops. Idempotent. Delivers nothing more."""
+        ...
+
+
+def guarded_step(core: Core) -> list[Finished]:
+    """A step whose failure becomes the failure of the requests that were in it."""
+    try:
+        return core.step()
+    except Exception as error:  # noqa: BLE001 - boundary: whatever breaks in a step is told to everybody who waits
+        detail = "".join(traceback.format_exception(error)).strip()
+        return core.fail_all(f"a step of the engine failed: {error!r}\n{detail}")
+
+
+class InlineDriver:
+    """Steps run on the event loop, between everything else: nothing is concurrent, everything is reproducible.
+
+    Args:
+        core: What to run.
+        deliver: Where finished requests go.
+        step_seconds: Loop seconds a step takes: its results are delivered so much later. With a loop whose clock is
+            virtual, other events happen in between, at no cost.
+    """
+
+    def __init__(self, core: Core, deliver: Deliver, step_seconds: float = 0.0) -> None:
+        self._core = core
+        self._deliver = deliver
+        self._step_seconds = step_seconds
+        self._commands: deque[Command] = deque()
+        self._lock = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._handle: asyncio.Handle | None = None
+        self._closed = False
+
+    def send(self, command: Command) -> None:
+        self._commands.append(command)
+        loop = asyncio.get_running_loop()
+        if self._handle is None or self._loop is not loop:  # none, or that of a loop that has ended
+            self._loop = loop
+            self._handle = loop.call_soon(self._begin)
+
+    def load(self) -> EngineLoad:
+        with self._lock:
+            self._apply()
+            return self._core.load()
+
+    def update(self, change: Change, version: int) -> None:
+        with self._lock:
+            self._apply()
+            change()
+            dropped = self._core.update(version)
+        self._deliver(dropped)
+
+    def close(self) -> None:
+        self._closed = True
+        if self._handle is not None:
+            self._handle.cancel()
+            self._handle = None
+
+    def _apply(self) -> None:
+        while self._commands:
+            self._core.apply(self._commands.popleft())
+
+    def _begin(self) -> None:
+        with self._lock:
+            self._apply()
+            busy = self._core.busy
+            finished = guarded_step(self._core) if busy else []
+        if self._closed or self._loop is None or not busy:
+            self._handle = None
+        elif self._step_seconds > 0:
+            self._handle = self._loop.call_later(self._step_seconds, self._end, finished)
+        else:
+            self._end(finished)
+
+    def _end(self, finished: list[Finished]) -> None:
+        assert self._loop is not None
+        self._handle = self._loop.call_soon(self._begin)
+        self._deliver(finished)
+
+
+class ThreadDriver:
+    """Steps run in a thread. Right where the process is otherwise quiet: Python code beside it slows it down.
+
+    Args:
+        core: What to run.
+        deliver: Where finished requests go.
+    """
+
+    def __init__(self, core: Core, deliver: Deliver) -> None:
+        self._core = core
+        self._deliver = deliver
+        self._commands: deque[Command | Callable[[], None]] = deque()
+        self._wake = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._starting = threading.Lock()
+        self._closed = False
+
+    def send(self, command: Command) -> None:
+        with self._starting:
+            if self._thread is None and not self._closed:
+                self._thread = threading.Thread(target=self._run, name="obsspec-engine", daemon=True)
+                self._thread.start()
+        self._commands.append(command)
+        self._wake.set()
+
+    def load(self) -> EngineLoad:
+        return self._core.load()
+
+    def update(self, change: Change, version: int) -> None:
+        def apply() -> None:
+            try:
+                change()
+                self._deliver(self._core.update(version))
+            finally:
+                done.set()
+
+        done = threading.Event()
+        if self._thread is None or not self._thread.is_alive():
+            apply()
+            return
+        self._commands.append(apply)
+        self._wake.set()
+        while not done.wait(0.1) and self._thread.is_alive():
+            pass
+
+    def close(self) -> None:
+        with self._starting:
+            self._closed = True
+        self._wake.set()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join()
+
+    def _run(self) -> None:
+        core, commands = self._core, self._commands
+        while not self._closed:
+            while commands:
+                command = commands.popleft()
+                if callable(command):
+                    command()
+                else:
+                    core.apply(command)
+            if core.busy:
+                finished = guarded_step(core)
+                if finished:
+                    self._deliver(finished)
+            else:
+                self._wake.wait()
+                self._wake.clear()

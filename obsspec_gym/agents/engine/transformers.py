@@ -1,0 +1,323 @@
+"""The embedded default engine: a Hugging Face causal language model, run by this package itself.
+
+Continuous batching, prefix reuse, drafts verified in one pass, and addressed noise: a completion is a pure function
+of (weights, prompt, sampling, seed), whatever else runs beside it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import threading
+import weakref
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, get_args
+
+from obsspec_gym.agents.engine.base import Capabilities, EngineLoad, Weights
+from obsspec_gym.agents.generation import Generation
+from obsspec_gym.errors import (
+    ClosedError,
+    EngineError,
+    GenerationCancelled,
+    InvalidArgumentError,
+    MissingExtraError,
+)
+from obsspec_gym.types import Completion, Hint, Priority, Sampling
+
+try:
+    import torch
+    from transformers import AutoModelForCausalLM
+except ImportError as error:
+    raise MissingExtraError(error.name or "torch", "lm") from error
+
+from obsspec_gym.agents.engine.embedded.core import Core
+from obsspec_gym.agents.engine.embedded.drivers import Change, Driver, InlineDriver, ThreadDriver
+from obsspec_gym.agents.engine.embedded.requests import Cancel, Finished, Promote, Submit
+from obsspec_gym.agents.engine.embedded.scheduler import Limits
+from obsspec_gym.agents.engine.embedded.weights import ModelShape, ModelWeights
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+DriverName = Literal["inline", "thread", "process"]
+DtypeName = Literal["float32", "float64"]
+
+_DEFAULT_KV_BYTES = 512 * 2**20
+
+
+class TransformersEngine:
+    """Generates with a Llama, Qwen2 or Qwen3 model on this machine.
+
+    The engine computes with a copy of the weights, taken now and at each :meth:`update_weights`.
+
+    Args:
+        model_or_path: A transformers causal language model, or a directory with one (local files only).
+        dtype: ``"float32"`` or ``"float64"``: what the engine computes in, whatever the model is in.
+        driver: Who runs the steps. ``"thread"`` for a process that is otherwise quiet, ``"process"`` beside many
+            environments (Python threads would slow the engine down many times), ``"inline"`` on the event loop
+            (deterministic; for tests).
+        max_batch_tokens: Rows in one step: bounds how long a step takes.
+        max_running: Requests that run at once; further ones wait.
+        capacity_tokens: KV slots for running requests and remembered prefixes; by default 512 MiB worth of them.
+        device: Where to compute.
+        step_seconds: For the inline driver: seconds on the event loop's clock that one step takes.
+        threads: For the process driver: CPU threads of the engine's process.
+
+    Raises:
+        InvalidArgumentError: If the model is of another architecture, or an argument is out of range.
+
+    Example:
+        >>> from transformers import Qwen3Config, Qwen3ForCausalLM
+        >>> config = Qwen3Config(vocab_size=64, hidden_size=32, intermediate_size=64, num_hidden_layers=2,
+        ...     num_attention_heads=2, num_key_value_heads=1, head_dim=16, max_position_embeddings=128)
+        >>> async def main():
+        ...     with TransformersEngine(Qwen3ForCausalLM(config), driver="inline") as engine:
+        ...         completion = await engine.submit([1, 2, 3], Sampling(max_tokens=5), seed=0)
+        ...         return len(completion.token_ids)
+        >>> asyncio.run(main())
+        5
+    """
+
+    def __init__(
+        self,
+        model_or_path: PreTrainedModel | str | Path,
+        *,
+        dtype: DtypeName = "float32",
+        driver: DriverName = "thread",
+        max_batch_tokens: int = 512,
+        max_running: int = 64,
+        capacity_tokens: int | None = None,
+        device: str = "cpu",
+        step_seconds: float = 0.0,
+        threads: int = 1,
+    ) -> None:
+        _check_choice("dtype", dtype, get_args(DtypeName))
+        _check_choice("driver", driver, get_args(DriverName))
+        for name, value in (("max_batch_tokens", max_batch_tokens), ("max_running", max_running), ("threads", threads)):
+            if value < 1:
+                raise InvalidArgumentError(f"{name} must be at least 1, got {value}")
+        if step_seconds and driver != "inline":
+            raise InvalidArgumentError(f"step_seconds is for the inline driver, got driver={driver!r}")
+        if driver == "process" and device != "cpu":
+            raise InvalidArgumentError(f"the process driver shares memory and runs on the CPU, got device={device!r}")
+        if isinstance(model_or_path, str | Path):
+            model, self._source = _load(model_or_path), None
+        else:
+            model = self._source = model_or_path
+        torch_dtype = torch.float64 if dtype == "float64" else torch.float32
+        self._shape = ModelShape.of(model.config)
+        capacity = capacity_tokens if capacity_tokens is not None else self._default_capacity(torch_dtype.itemsize)
+        self._limits = Limits(batch_tokens=max_batch_tokens, capacity_tokens=capacity, running=max_running)
+        self._version = 0
+        self._closed = False
+        self._numbers = itertools.count()
+        self._inbox = _Inbox()
+        self._driver, self._weights = self._make_driver(
+            driver, torch_dtype, torch.device(device), step_seconds, threads
+        )
+        self._weights.load_rope(model)
+        self._weights.load(dict(model.named_parameters()))
+        self._finalizer = weakref.finalize(self, _release, self._driver, self._inbox)
+
+    def _make_driver(
+        self, name: DriverName, dtype: torch.dtype, device: torch.device, step_seconds: float, threads: int
+    ) -> tuple[Driver, ModelWeights]:
+        if name == "process":
+            from obsspec_gym.agents.engine.embedded.process import ProcessDriver
+
+            process = ProcessDriver(self._shape, dtype, self._limits, self._inbox.deliver, threads)
+            return process, process.weights
+        weights = ModelWeights.allocate(self._shape, dtype, device)
+        core = Core(weights, self._limits)
+        if name == "inline":
+            return InlineDriver(core, self._inbox.deliver, step_seconds), weights
+        return ThreadDriver(core, self._inbox.deliver), weights
+
+    def _default_capacity(self, itemsize: int) -> int:
+        per_token = self._shape.layers * self._shape.kv_width * itemsize
+        return max(_DEFAULT_KV_BYTES // per_token, 4 * self._shape.context)
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """Everything."""
+        return Capabilities(addressed_noise=True, drafts=True, cancel=True, priority=True, logprobs=True)
+
+    @property
+    def weights_version(self) -> int:
+        """How many times the weights were updated."""
+        return self._version
+
+    def submit(
+        self,
+        prompt_ids: Sequence[int],
+        sampling: Sampling,
+        seed: int,
+        *,
+        hint: Hint | None = None,
+        priority: Priority = Priority.COMMITTED,
+        draft: Sequence[int] = (),
+    ) -> Generation:
+        """Starts a generation; see :meth:`obsspec_gym.agents.engine.base.Engine.submit`.
+
+        ``hint`` is not needed: prefixes are recognised by their tokens.
+        """
+        if self._closed:
+            raise ClosedError("this engine is closed")
+        prompt, draft = tuple(prompt_ids), tuple(draft)
+        self._check(prompt, sampling, seed, draft)
+        number = next(self._numbers)
+        future: asyncio.Future[Completion] = asyncio.get_running_loop().create_future()
+        self._inbox.expect(number, future)
+        try:
+            self._driver.send(Submit(number, prompt, sampling, seed, priority, draft))
+        except EngineError:
+            self._inbox.forget(number)
+            raise
+        return Generation(
+            future, cancel=lambda: self._cancel(number), promote=lambda: self._driver.send(Promote(number))
+        )
+
+    def _cancel(self, number: int) -> None:
+        self._inbox.forget(number)
+        if not self._closed:
+            self._driver.send(Cancel(number))
+
+    def _check(self, prompt: tuple[int, ...], sampling: Sampling, seed: int, draft: tuple[int, ...]) -> None:
+        shape, limits = self._shape, self._limits
+        if not prompt:
+            raise InvalidArgumentError("the prompt must have at least one token, got none")
+        if len(prompt) >= shape.context:
+            raise InvalidArgumentError(
+                f"the prompt must be shorter than the context of {shape.context} tokens, got {len(prompt)}"
+            )
+        for name, ids in (("prompt", prompt), ("draft", draft)):
+            if ids and not (min(ids) >= 0 and max(ids) < shape.vocabulary):
+                wrong = next(token for token in ids if not 0 <= token < shape.vocabulary)
+                raise InvalidArgumentError(f"token ids of the {name} must be in [0, {shape.vocabulary}), got {wrong}")
+        if not 0 <= seed < 2**63:
+            raise InvalidArgumentError(f"the seed must be in [0, 2**63), got {seed}")
+        most = min(len(prompt) + sampling.max_tokens, shape.context)
+        if most > limits.capacity_tokens:
+            raise InvalidArgumentError(
+                f"prompt and max_tokens can need {most} KV slots, and the engine has {limits.capacity_tokens}"
+            )
+
+    def load(self) -> EngineLoad:
+        """How busy the engine is."""
+        return self._driver.load()
+
+    def update_weights(self, weights: Weights | None = None) -> int:
+        """Takes over new weights between two steps; waits for the step under way.
+
+        Keys, values and remembered prefixes of the old weights are dropped. Speculative generations under way end
+        with ``GenerationCancelled``. Committed ones start over from their prompts, with what they had sampled as a
+        draft: a completion is always wholly of the version it names.
+
+        Args:
+            weights: Parameters by Hugging Face's names, all of them; ``None`` reads the model the engine was made
+                from.
+
+        Raises:
+            InvalidArgumentError: If a parameter is missing or of another shape (nothing is changed then), or if
+                ``weights`` is ``None`` and the engine was made from a directory.
+        """
+        if self._closed:
+            raise ClosedError("this engine is closed")
+        if weights is None:
+            if self._source is None:
+                raise InvalidArgumentError("expected weights: this engine was made from a directory, not a model")
+            weights = dict(self._source.named_parameters())
+        state = weights if isinstance(weights, Mapping) else dict(weights)
+        self._weights.check(state)
+        self._driver.update(self._change(state), self._version + 1)
+        self._version += 1
+        return self._version
+
+    def _change(self, state: Mapping[str, torch.Tensor]) -> Change:
+        return lambda: self._weights.load(state)
+
+    def close(self) -> None:
+        """Releases everything; what is under way ends with ``GenerationCancelled``. Idempotent."""
+        self._closed = True
+        self._finalizer()
+
+    def __enter__(self) -> TransformersEngine:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class _Inbox:
+    """The futures that are awaited, each on its own event loop."""
+
+    def __init__(self) -> None:
+        self._futures: dict[int, asyncio.Future[Completion]] = {}
+        self._lock = threading.Lock()
+
+    def expect(self, number: int, future: asyncio.Future[Completion]) -> None:
+        with self._lock:
+            self._futures[number] = future
+
+    def forget(self, number: int) -> None:
+        with self._lock:
+            self._futures.pop(number, None)
+
+    def deliver(self, finished: Sequence[Finished]) -> None:
+        """Resolves what has finished; from any thread."""
+        by_loop: dict[asyncio.AbstractEventLoop, list[tuple[asyncio.Future[Completion], Finished]]] = {}
+        with self._lock:
+            for end in finished:
+                future = self._futures.pop(end.request, None)
+                if future is not None:
+                    by_loop.setdefault(future.get_loop(), []).append((future, end))
+        here = _running_loop()
+        for loop, ends in by_loop.items():
+            if loop is here:
+                _resolve(ends)
+            elif not loop.is_closed():
+                try:
+                    loop.call_soon_threadsafe(_resolve, ends)
+                except RuntimeError:  # closed at this very moment: nobody waits any more
+                    continue
+
+    def cancel_all(self) -> None:
+        with self._lock:
+            numbers = list(self._futures)
+        self.deliver([Finished(number, cancelled=True) for number in numbers])
+
+
+def _resolve(ends: Sequence[tuple[asyncio.Future[Completion], Finished]]) -> None:
+    for future, end in ends:
+        if future.done():
+            continue
+        if end.completion is not None:
+            future.set_result(end.completion)
+        elif end.cancelled:
+            future.set_exception(GenerationCancelled("the engine dropped the generation: new weights, or closed"))
+        else:
+            future.set_exception(EngineError(end.error or "the engine failed"))
+
+
+def _running_loop() -> asyncio.AbstractEventLoop | None:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
+
+
+def _release(driver: Driver, inbox: _Inbox) -> None:
+    driver.close()
+    inbox.cancel_all()
+
+
+def _load(path: str | Path) -> PreTrainedModel:
+    if not (Path(path) / "config.json").is_file():
+        raise InvalidArgumentError(f"expected a directory with a model (config.json), got {str(path)!r}")
+    return AutoModelForCausalLM.from_pretrained(path, local_files_only=True, dtype="auto")
+
+
+def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise InvalidArgumentError(f"{name} must be one of {', '.join(choices)}, got {value!r}")
