@@ -103,8 +103,9 @@ def _batch_space(space: TerminalText, n: int = 1) -> Tuple[str]:
     return Tuple(tuple(deepcopy(space) for _ in range(n)), seed=deepcopy(space.np_random))
 
 
+# Gymnasium dispatches on the type of the first space, which its annotation does not say.
 @batch_differing_spaces.register(TerminalText)
-def _batch_differing_spaces(spaces: Any) -> Tuple[str]:  # spaces: Sequence[TerminalText]; dispatched on the first
+def _batch_differing_spaces(spaces: Sequence[TerminalText]) -> Tuple[str]:  # type: ignore[misc]
     return Tuple(tuple(deepcopy(space) for space in spaces), seed=deepcopy(spaces[0].np_random))
 
 
