@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from functools import lru_cache
 
 _READER_NAMES = (
     "[ basename cat cksum cmp column comm cut date df diff dirname du echo egrep expr false fgrep file find fold "
@@ -35,7 +36,12 @@ def may_change_state(command: object) -> bool:
         >>> may_change_state("grep -rn TODO src | head"), may_change_state("echo 3 > n"), may_change_state("make")
         (False, True, True)
     """
-    if not isinstance(command, str) or any(sign in command for sign in ("$(", "${", "`", "\n")):
+    return not isinstance(command, str) or _may_change_state(str(command))
+
+
+@lru_cache(maxsize=4096)  # asked again for every command of a history at every turn
+def _may_change_state(command: str) -> bool:
+    if any(sign in command for sign in ("$(", "${", "`", "\n")):
         return True
     try:
         lexer = shlex.shlex(command, posix=True, punctuation_chars=True)

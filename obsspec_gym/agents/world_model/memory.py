@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -89,7 +89,7 @@ class MemoryWorldModel:
         predictions: list[Prediction] = []
         known: set[bytes] = set()
         left = 1.0
-        for raw in self._by_level(history, action, partial):
+        for raw in self._by_level(_contexts(history, action), partial):
             new = [p for p in raw if outcome_key(p) not in known]
             calibrated = capped([replace(p, probability=left * self._calibrated(p)) for p in new])
             known.update(map(outcome_key, new))
@@ -105,11 +105,12 @@ class MemoryWorldModel:
         if history is None:
             raise InvalidArgumentError("a transition's history must end with an action, got the start of one")
         happened = outcome_key(outcome)
-        for prediction in next(self._by_level(history, action), []):
+        contexts = _contexts(history, action)
+        for prediction in next(self._by_level(contexts), []):
             calibrator = self._calibration[prediction.source]
             calibrator.update(prediction.probability, outcome_key(prediction) == happened)
         self._clock += 1
-        for level, context in zip(LEVELS, _contexts(history, action), strict=True):
+        for level, context in zip(LEVELS, contexts, strict=True):
             self._file(level, context, happened, outcome, action)
 
     def never_repeats(self, action: Action) -> bool:
@@ -145,9 +146,9 @@ class MemoryWorldModel:
         self._calibration.load_state_dict(state["calibration"])
         self._clock = state["clock"]
 
-    def _by_level(self, history: History, action: Action, partial: str = "") -> Iterator[list[Prediction]]:
+    def _by_level(self, contexts: Sequence[bytes], partial: str = "") -> Iterator[list[Prediction]]:
         """The raw predictions of each level that has some, most specific first, best first."""
-        for level, context in zip(LEVELS, _contexts(history, action), strict=True):
+        for level, context in zip(LEVELS, contexts, strict=True):
             seen = self._levels[level].get(context)
             fitting = [s for s in (seen or {}).values() if may_continue(partial, s.outcome.observation)]
             if not fitting:
