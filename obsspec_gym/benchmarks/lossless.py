@@ -47,9 +47,15 @@ def run(*, turns: int, seed: int, dtype: str, report: Any) -> dict[str, Any]:
     """
     if turns < 1:
         raise InvalidArgumentError(f"turns must be >= 1, got {turns}")
+    if dtype not in ("float32", "float64"):
+        raise InvalidArgumentError(f"dtype must be float32 or float64, got {dtype!r}")
     tally = _Tally()
     engine = TransformersEngine(
-        random_model(dtype), dtype=dtype, driver="inline", step_seconds=_STEP_SECONDS, capacity_tokens=1 << 15
+        random_model(dtype),
+        dtype="float64" if dtype == "float64" else "float32",
+        driver="inline",
+        step_seconds=_STEP_SECONDS,
+        capacity_tokens=1 << 15,
     )
     try:
         round_number = 0
