@@ -64,6 +64,7 @@ def draw_timeline(
     path: str | Path,
     *,
     title: str = "The policy thinks while the tool runs",
+    subtitle: str = "",
     agent_latency: Mapping[str, float] | None = None,
     episodes: int = 4,
 ) -> Path:
@@ -73,6 +74,7 @@ def draw_timeline(
         turns_by_mode: The records of each mode; the same episodes in each.
         path: Where to.
         title: The headline.
+        subtitle: Beside it, smaller: the latencies, say.
         agent_latency: Seconds a mode's rollouts took on average, for its panel's heading; by default those of the
             drawn records, from the first generation to the last tool's end.
         episodes: How many to draw at most; they are spread evenly over the order of the first mode.
@@ -100,6 +102,7 @@ def draw_timeline(
         _title_panel(axes, mode, means.get(mode), reference)
     panels[-1].set_xlabel("seconds since the episode's first generation began", color=_MUTED)
     figure.suptitle(title, x=0.008, ha="left", fontsize=15, fontweight="bold", color=_INK)
+    figure.text(0.992, 1 - 0.1 / height, subtitle, ha="right", va="top", fontsize=11, color=_MUTED)
     present = {kind for drawn in rows.values() for row in drawn for kind, _ in row.bars}
     handles = [patch(label=kind.label, **_style(kind)) for kind in KINDS if kind in present]
     figure.legend(handles=handles, loc="outside lower left", ncols=len(handles), frameon=False, fontsize=10)
@@ -123,7 +126,8 @@ class _Row:
 def _draw_panel(axes: Any, rows: Sequence[_Row], longest: float) -> None:
     for y, row in enumerate(reversed(rows)):
         for kind in KINDS:
-            spans = [(span.start, span.seconds) for of, span in row.bars if of is kind]
+            thinnest = 0.003 * longest if kind is PREDICTION else 0.0  # a memory's would not be seen
+            spans = [(span.start, max(span.seconds, thinnest)) for of, span in row.bars if of is kind]
             axes.broken_barh(spans, (y + kind.lane, kind.height), **_style(kind))
         axes.plot([row.seconds] * 2, [y + 0.02, y + 0.94], color=_INK, linewidth=1.4, solid_capstyle="butt")
         axes.text(
@@ -162,10 +166,10 @@ def _choose(turns_by_mode: Mapping[str, Sequence[TurnRecord]], count: int) -> li
     common = [episode for episode in (known[0] if known else ()) if all(episode in each for each in known)]
     if count < 1 or not common:
         return []
-    if len(common) <= count:
-        return common
-    step = (len(common) - 1) / max(1, count - 1)
-    return [common[round(index * step)] for index in range(count)]
+    if len(common) > count:
+        step = (len(common) - 1) / max(1, count - 1)
+        common = [common[round(index * step)] for index in range(count)]
+    return sorted(common, key=lambda episode: (episode.task_id, episode.sample))
 
 
 def _mean_seconds(turns: Sequence[TurnRecord]) -> float:

@@ -1,0 +1,188 @@
+"""The commands and their options. What goes wrong becomes one sentence on stderr and an exit status."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from typer.exceptions import TyperException
+
+import obsspec_gym
+from obsspec_gym.cli import INTERRUPTED
+from obsspec_gym.errors import InvalidArgumentError, MissingExtraError, ObsSpecError, SandboxUnavailableError
+
+app = typer.Typer(
+    name="obsspec",
+    help="Observation speculation for tool-using agents: the policy thinks while the tool runs.",
+    add_completion=False,
+    rich_markup_mode=None,
+)
+
+Suite = Annotated[str, typer.Option(help="Where tasks come from, such as basics or basics/tests.")]
+Policy = Annotated[str, typer.Option(help="shipped, a model directory, or expert (the suite's scripted one).")]
+WorldModelName = Annotated[
+    str, typer.Option(help="cascade (memory, then the shipped model), memory, shipped, a directory, memory+DIR, none.")
+]
+Episodes = Annotated[int, typer.Option(min=1, help="How many episodes in all.")]
+Envs = Annotated[int, typer.Option(min=1, help="How many run at once.")]
+Depth = Annotated[int, typer.Option(min=0, help="Observations to speculate ahead; 0 for none.")]
+Breadth = Annotated[int, typer.Option(min=1, help="Alternative observations at each level.")]
+Latency = Annotated[str, typer.Option(help="Delay added to commands: none, remote, or lognormal:MEDIAN,SIGMA.")]
+Sandbox = Annotated[str, typer.Option(help="bubblewrap, or local (no isolation).")]
+Seed = Annotated[int, typer.Option(min=0, help="Which tasks, and which completions.")]
+Temperature = Annotated[float, typer.Option(min=0, help="Of the policy's sampling; 0 is greedy.")]
+Think = Annotated[float, typer.Option(min=0, help="Seconds an expert pretends to think.")]
+MaxTokens = Annotated[int, typer.Option(min=1, help="Longest completion, in tokens.")]
+Group = Annotated[int, typer.Option(min=1, help="How many episodes share a task.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line.")]
+
+
+@app.callback(invoke_without_command=True)
+def obsspec(
+    context: typer.Context, version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False
+) -> None:
+    """Says what there is."""
+    if version:
+        print(obsspec_gym.__version__)
+    elif context.invoked_subcommand is None:
+        print(context.get_help())
+
+
+@app.command()
+def demo(
+    envs: Envs = 4,
+    episodes: Episodes = 16,
+    group: Group = 8,
+    suite: Suite = "basics",
+    latency: Latency = "remote",
+    sandbox: Sandbox = "bubblewrap",
+    policy: Policy = "shipped",
+    world_model: WorldModelName = "cascade",
+    depth: Depth = 1,
+    breadth: Breadth = 1,
+    temperature: Temperature = 1.0,
+    think: Think = 0.3,
+    max_tokens: MaxTokens = 128,
+    out: Path = Path("runs/demo"),
+    seed: Seed = 0,
+    as_json: Json = False,
+) -> None:
+    """Solve shell tasks sequentially, speculatively, and with an oracle.
+
+    By default with the delays of a remote sandbox, where speculation is for: a small model's commands on this very
+    machine end before anything can be thought under them (see for yourself with --latency none).
+    """
+    from obsspec_gym.cli.agents import Agents
+    from obsspec_gym.cli.demo import Demo
+    from obsspec_gym.cli.workload import Workload
+
+    workload = Workload.of(
+        suite, episodes=episodes, group=group, num_envs=envs, sandbox=sandbox, latency=latency, seed=seed
+    )
+    agents = Agents(
+        policy, world_model, workload.suite, workload.tasks, temperature=temperature, think=think, max_tokens=max_tokens
+    )
+    if not agents.predicts or depth < 1:
+        raise InvalidArgumentError("the demo compares with speculation: it needs a world model and depth >= 1")
+    _print(Demo(workload, agents, _selector(depth, breadth), out).run(), as_json)
+
+
+@app.command()
+def rollout(
+    suite: Suite = "basics",
+    policy: Policy = "shipped",
+    world_model: WorldModelName = "cascade",
+    episodes: Episodes = 8,
+    group: Group = 1,
+    envs: Envs = 4,
+    depth: Depth = 1,
+    breadth: Breadth = 1,
+    latency: Latency = "none",
+    sandbox: Sandbox = "bubblewrap",
+    temperature: Temperature = 1.0,
+    think: Think = 0.0,
+    max_tokens: MaxTokens = 128,
+    out: Path = Path("runs/rollout"),
+    seed: Seed = 0,
+    as_json: Json = False,
+) -> None:
+    """Run episodes; write trajectories, a trace and the measures."""
+    from obsspec_gym.cli.agents import Agents
+    from obsspec_gym.cli.rollout import Rollout
+    from obsspec_gym.cli.workload import Workload
+
+    workload = Workload.of(
+        suite, episodes=episodes, group=group, num_envs=envs, sandbox=sandbox, latency=latency, seed=seed
+    )
+    agents = Agents(
+        policy, world_model, workload.suite, workload.tasks, temperature=temperature, think=think, max_tokens=max_tokens
+    )
+    _print(Rollout(workload, agents, _selector(depth, breadth), out).run(), as_json)
+
+
+@app.command()
+def bench(
+    name: Annotated[str, typer.Argument(help="Which measurement.")],
+    full: Annotated[bool, typer.Option("--full", help="The larger size, not the one of five minutes.")] = False,
+    turns: Annotated[int | None, typer.Option(min=1, help="How many turns.")] = None,
+    repeats: Annotated[int | None, typer.Option(min=1, help="How many repeats.")] = None,
+    settings: Annotated[list[str] | None, typer.Option("--set", help="Any other option of it, as key=value.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Measure one thing about this project."""
+    from obsspec_gym.cli.bench import read_options, run_benchmark
+
+    options = read_options(settings or [], turns=turns, repeats=repeats)
+    _print(run_benchmark(name, full=full, options=options, echo=not as_json), as_json)
+
+
+@app.command()
+def doctor(as_json: Json = False) -> None:
+    """Say what this machine can do, and what adds the rest."""
+    from obsspec_gym.cli.doctor import examine, report
+
+    _print(report(examine()), as_json)
+
+
+def run(arguments: Sequence[str] | None) -> int:
+    """Runs the command line; returns the exit status. A Ctrl-C is raised."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _like_ctrl_c)
+    try:
+        status = app(args=arguments, prog_name="obsspec", standalone_mode=False)
+    except TyperException as error:
+        return _refuse(error.format_message())
+    except (InvalidArgumentError, MissingExtraError, SandboxUnavailableError) as error:
+        return _refuse(str(error))
+    except ObsSpecError as error:
+        print(f"obsspec: {type(error).__name__}: {error}", file=sys.stderr)
+        return 1
+    if status == INTERRUPTED:  # typer's answer to a KeyboardInterrupt
+        raise KeyboardInterrupt
+    return int(status or 0)
+
+
+def _refuse(sentence: str) -> int:
+    print(f"obsspec: {' '.join(sentence.split())}", file=sys.stderr)
+    return 2
+
+
+def _like_ctrl_c(number: int, frame: Any) -> None:
+    """Whoever asks the process to end gets the same orderly end."""
+    signal.raise_signal(signal.SIGINT)
+
+
+def _selector(depth: int, breadth: int) -> Any:
+    from obsspec_gym.speculation.selector import FixedSelector
+
+    return FixedSelector(depth, breadth)
+
+
+def _print(result: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        print(json.dumps(result, ensure_ascii=False), flush=True)

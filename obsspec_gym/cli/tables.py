@@ -1,0 +1,126 @@
+"""What is shown at the end: one table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from rich.table import Table
+
+from obsspec_gym.speculation.metrics import Measures, Spread
+from obsspec_gym.speculation.results import ExperimentResult, Mode
+
+_NOTHING = "–"
+
+Format = Callable[[Any], str]
+
+
+def _percent(value: float) -> str:
+    return f"{100 * value:.0f} %"
+
+
+def _seconds(value: float) -> str:
+    return f"{value:.2f} s"
+
+
+def _plain(value: float) -> str:
+    return f"{value:.2f}"
+
+
+def _count(value: float) -> str:
+    return f"{value:.0f}"
+
+
+ROWS: Sequence[tuple[str, str, Format]] = (
+    ("rollouts", "rollouts", _count),
+    ("turns", "turns", _count),
+    ("solved", "solved", _percent),
+    ("agent_latency", "agent latency (mean)", _seconds),
+    ("batch_latency", "batch latency", _seconds),
+    ("generation_tool_ratio", "G/T (generation / tool)", _plain),
+)
+"""Measures that every run has."""
+
+SPECULATION_ROWS: Sequence[tuple[str, str, Format]] = (
+    ("match_rate", "match rate", _percent),
+    ("time_weighted_match_rate", "  weighted by tool time", _percent),
+    ("nonempty_match_rate", "  where something was printed", _percent),
+    ("hit_rate", "hit rate", _percent),
+    ("prediction_lead", "prediction lead", _plain),
+    ("hidden_seconds", "hidden generation", _seconds),
+    ("pipeline_efficiency", "pipeline efficiency", _percent),
+    ("discarded_tokens", "discarded tokens a rollout", _count),
+)
+"""Measures that mean something only where there was speculation."""
+
+_HEADINGS = {
+    Mode.SEQUENTIAL: "sequential",
+    Mode.SPECULATIVE: "speculative",
+    Mode.ORACLE: "oracle (same D)",
+    Mode.LIMIT: "oracle (any D)",
+}
+
+
+def experiment_table(result: ExperimentResult, title: str = "") -> Table:
+    """All modes side by side, and what the comparison found."""
+    runs = {mode: result.of(mode)[0].measures for mode in _HEADINGS if result.of(mode)}
+    table = Table(title=title or None, title_justify="left", title_style="bold")
+    table.add_column("", no_wrap=True)
+    for mode in runs:
+        table.add_column(_HEADINGS[mode], justify="right", no_wrap=True)
+    for name, label, form in ROWS:
+        table.add_row(label, *[_cell(measures, name, form) for measures in runs.values()])
+    table.add_section()
+    for name, label, form in SPECULATION_ROWS:
+        cells = [_NOTHING if mode is Mode.SEQUENTIAL else _cell(runs[mode], name, form) for mode in runs]
+        table.add_row(label, *cells)
+    table.add_section()
+    ratio, share = result.agent_latency_ratio, result.share_of_d_limit
+    table.add_row("agent latency saved", *_in_column(runs, Mode.SPECULATIVE, _saved(ratio)))
+    table.add_row("share of the D-limit", *_in_column(runs, Mode.SPECULATIVE, _median(share, _percent)))
+    return table
+
+
+def measures_table(measures: Measures, title: str = "") -> Table:
+    """The measures of one collection."""
+    table = Table(title=title or None, title_justify="left", title_style="bold", show_header=False)
+    table.add_column("", no_wrap=True)
+    table.add_column("", justify="right")
+    for name, label, form in ROWS:
+        table.add_row(label, _cell(measures, name, form))
+    if measures.verified or measures.late:
+        table.add_section()
+        for name, label, form in SPECULATION_ROWS:
+            table.add_row(label, _cell(measures, name, form))
+        for source, rate in measures.match_rate_by_source.items():
+            table.add_row(f"  match rate of {source}", _percent(rate))
+    return table
+
+
+def verdict(result: ExperimentResult) -> str:
+    """Whether every mode did the same, in one sentence: the first difference and its cause where not."""
+    comparison = result.comparison
+    if comparison.identical:
+        return f"Actions identical in every mode: {comparison.turns} turns, {comparison.tokens} tokens compared."
+    first = f"first difference: {comparison.differences[0]}"
+    count = f"{len(comparison.differences)} of {comparison.episodes} compared episodes"
+    if comparison.actions_identical:
+        return f"Actions identical to identical observations; {count} saw something else on the way; {first}"
+    return f"Actions differ: {count}; {first}"
+
+
+def _cell(measures: Measures, name: str, form: Format) -> str:
+    value = measures.to_json()[name]
+    return _NOTHING if value is None else form(value)
+
+
+def _in_column(runs: dict[Mode, Measures], column: Mode, text: str) -> list[str]:
+    return [text if mode is column else "" for mode in runs]
+
+
+def _median(spread: Spread | None, form: Format) -> str:
+    return _NOTHING if spread is None else form(spread.median)
+
+
+def _saved(ratio: Spread | None) -> str:
+    return _NOTHING if ratio is None else _percent(1 - ratio.median)
