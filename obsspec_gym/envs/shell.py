@@ -217,7 +217,8 @@ class Shell:
             self._send()
             if self._unsent:
                 poll.register(pipes.script, select.POLLOUT)
-            ready = {fd for fd, _ in poll.poll(left * 1000)}
+            # A pipe whose other end is gone hangs up for ever; it has nothing more to say.
+            ready = {fd for fd, events in poll.poll(left * 1000) if events != select.POLLHUP}
             if self._unsent:
                 poll.unregister(pipes.script)
             if pipes.status in ready:

@@ -19,7 +19,9 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from obsspec_gym.envs.sandbox.supervised import Layers, SupervisedSandbox
+from obsspec_gym.envs.sandbox.files import EPOCH
+from obsspec_gym.envs.sandbox.layers import Layers, Resources
+from obsspec_gym.envs.sandbox.supervised import SupervisedSandbox
 from obsspec_gym.errors import InvalidArgumentError, SandboxUnavailableError
 
 HOME = "/home/agent"
@@ -69,16 +71,15 @@ class BubblewrapSandbox(SupervisedSandbox):
             if value < 1:
                 raise InvalidArgumentError(f"{name} must be at least 1, got {value}")
         self._disk = str(disk_mib * _MIB)
-        self._limits = (
-            f"ulimit -c 0 -f {file_mib * 1024} -v {memory_mib * 1024} -u {processes}"  # in KiB, but for the last
-        )
+        # Sizes in KiB.
+        self._limits = f"ulimit -c 0 -n 1024 -f {file_mib * 1024} -v {memory_mib * 1024} -u {processes}"
 
     @property
     def workdir(self) -> str:
         """The agent's home and first working directory, as seen inside."""
         return HOME
 
-    def _build(self) -> Layers:
+    def _build(self, resources: Resources) -> Layers:
         if reason := bubblewrap_available():
             raise SandboxUnavailableError(reason)
         program, libraries = _program()
@@ -185,6 +186,6 @@ def _prepare(**arguments: list[str]) -> str:
     As files, they do not show in the agent's list of processes.
     """
     lines = [f"printf %s {shlex.quote(text)} >/etc/{name}" for name, text in _ETC.items()]
-    lines.append(f"mkdir -p {_ARGUMENTS}")
+    lines.append(f"mkdir -p {_ARGUMENTS} && touch -d @{EPOCH} {HOME} /tmp")
     lines += [f"printf '%s\\0' {shlex.join(words)} >{_ARGUMENTS}/{name}" for name, words in arguments.items()]
     return " &&\n".join(lines)

@@ -6,7 +6,9 @@ import shlex
 import tempfile
 import warnings
 
-from obsspec_gym.envs.sandbox.supervised import Layers, SupervisedSandbox
+from obsspec_gym.envs.sandbox.files import EPOCH
+from obsspec_gym.envs.sandbox.layers import Layers, Resources
+from obsspec_gym.envs.sandbox.supervised import SupervisedSandbox
 
 
 class NoIsolationWarning(UserWarning):
@@ -32,23 +34,22 @@ class LocalSandbox(SupervisedSandbox):
         """The agent's home and first working directory; empty before the start."""
         return self._home
 
-    def _build(self) -> Layers:
+    def _build(self, resources: Resources) -> Layers:
         warnings.warn(
             "a local sandbox isolates nothing: commands run with your rights, on your files and your network",
             NoIsolationWarning,
             stacklevel=3,
         )
-        directory = tempfile.mkdtemp(prefix="obsspec-")
+        directory = resources.directory = tempfile.mkdtemp(prefix="obsspec-")
         self._home = f"{directory}/home"
         # The supervisor tidies up as well, for the case that this process is killed.
         tidy = f'rm -rf {shlex.quote(directory)}; p=$(jobs -p); [ -z "$p" ] || kill -KILL $p'
         return Layers(
             outer=(),
-            prepare=f"mkdir -m 755 {self._home} && trap {shlex.quote(tidy)} EXIT",
+            prepare=f"mkdir -m 755 {self._home} && touch -d @{EPOCH} {self._home} && trap {shlex.quote(tidy)} EXIT",
             inner="setsid",
             judging="setsid",
             home=self._home,
             verifier=f"{directory}/verifier",
             limits="ulimit -c 0",
-            directory=directory,
         )

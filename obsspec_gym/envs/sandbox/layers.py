@@ -1,0 +1,90 @@
+"""What a sandbox is built from, and what must be released at its end."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from obsspec_gym.envs.sandbox.pipes import PipeSet
+from obsspec_gym.envs.sandbox.sessions import Session, Supervisor
+
+ENVIRONMENT: Mapping[str, str] = {
+    "LANG": "C.UTF-8",
+    "LC_ALL": "C.UTF-8",
+    "LOGNAME": "agent",
+    "PAGER": "cat",
+    "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+    "PYTHONDONTWRITEBYTECODE": "1",
+    "PYTHONHASHSEED": "0",
+    "SHELL": "/bin/bash",
+    "TERM": "dumb",
+    "TZ": "UTC",
+    "USER": "agent",
+}
+"""What every command finds in its environment, besides HOME; nothing of ours is passed on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Layers:
+    """How one sandbox is built.
+
+    Attributes:
+        outer: Command prefix that starts the supervisor.
+        prepare: Bash that the supervisor runs first.
+        inner: Command prefix (bash words) that starts a shell for agents.
+        judging: The same for the verifier.
+        home: HOME and first working directory, as seen inside.
+        verifier: Directory for the verifier's files, seen by the supervisor and under ``judging`` only.
+        limits: Bash that sets resource limits for inner shells.
+        depth: How many processes ``inner`` puts above the shell; 0 means that it has no namespace of its own.
+    """
+
+    outer: tuple[str, ...]
+    prepare: str
+    inner: str
+    judging: str
+    home: str
+    verifier: str
+    limits: str
+    depth: int = 0
+
+
+@dataclass
+class Resources:
+    """Everything to release; knows nothing of the sandbox, so that a finaliser can hold it."""
+
+    pipes: PipeSet = field(default_factory=PipeSet)
+    process: subprocess.Popen[bytes] | None = None
+    supervisor: Supervisor | None = None
+    session: Session | None = None
+    directory: str | None = None
+
+    def kill(self) -> None:
+        """Kills every process, and closes nothing: callable from any thread."""
+        if self.supervisor is not None:
+            self.supervisor.end()
+
+    def release(self) -> None:
+        """Ends and removes everything. Idempotent."""
+        if self.session is not None:
+            self.session.end_processes()
+            self.session.close()
+            self.session = None
+        self.pipes.close_all()
+        if self.process is not None:
+            # Its script pipe is closed: it tidies up and ends by itself, quickly.
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.process.wait(2.0)
+            self.kill()
+            self.process.kill()
+            self.process.wait()
+            self.process = None
+        if self.supervisor is not None:
+            self.supervisor.close()
+            self.supervisor = None
+        if self.directory is not None:
+            shutil.rmtree(self.directory, ignore_errors=True)
+            self.directory = None

@@ -1,0 +1,67 @@
+"""Pipes between this process and a sandbox's shells."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import select
+
+from obsspec_gym.envs.shell import ShellPipes
+
+_LOWEST_PASSED = 300  # clear of the descriptors that the shells use themselves
+
+
+class PipeSet:
+    """Every descriptor of ours, so that none is forgotten."""
+
+    def __init__(self) -> None:
+        self._open: set[int] = set()
+
+    def shell(self, *, passed: bool = False) -> tuple[ShellPipes, tuple[int, int, int]]:
+        """Pipes for one shell: our ends, and its script, output and status ends.
+
+        Args:
+            passed: Whether the shell's ends keep their numbers in the process that inherits them, which then
+                must be high.
+        """
+        script, output, status = (self._pipe() for _ in range(3))
+        for fd in (script[1], output[0], status[0]):
+            os.set_blocking(fd, False)
+        theirs = (script[0], output[1], status[1])
+        if passed:
+            theirs = (self._raise(theirs[0]), self._raise(theirs[1]), self._raise(theirs[2]))
+        return ShellPipes(script[1], output[0], status[0]), theirs
+
+    def close(self, *fds: int) -> None:
+        """Closes some."""
+        for fd in fds:
+            self._open.discard(fd)
+            os.close(fd)
+
+    def close_all(self) -> None:
+        """Closes all that are left. Idempotent."""
+        while self._open:
+            with contextlib.suppress(OSError):
+                os.close(self._open.pop())
+
+    def _pipe(self) -> tuple[int, int]:
+        ends = os.pipe()
+        self._open.update(ends)
+        return ends
+
+    def _raise(self, fd: int) -> int:
+        high = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _LOWEST_PASSED)
+        self._open.add(high)
+        self.close(fd)
+        return high
+
+
+def drain(*fds: int) -> None:
+    """Throws away what is in pipes that nobody else reads or writes any more."""
+    for fd in fds:
+        poll = select.poll()
+        poll.register(fd, select.POLLIN)
+        while any(event & select.POLLIN for _, event in poll.poll(0)):
+            if not os.read(fd, 65_536):
+                break
