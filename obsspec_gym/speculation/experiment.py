@@ -7,7 +7,7 @@ print(result.agent_latency_ratio, result.share_of_d_limit, result.comparison.sum
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
@@ -24,7 +24,7 @@ from obsspec_gym.speculation.results import ExperimentResult, Mode, Run
 from obsspec_gym.speculation.selector import FixedSelector, Off, Selector
 from obsspec_gym.speculation.slot import Episode
 from obsspec_gym.speculation.trajectory import Trajectory
-from obsspec_gym.types import Action
+from obsspec_gym.types import Action, EpisodeId
 
 UNBOUNDED_DEPTH = 1000
 """Deeper than any episode is long."""
@@ -53,6 +53,8 @@ class Experiment:
         selector: How far ahead the speculative and oracle runs speculate; ``FixedSelector(1, 1)`` by default.
         repeats: How often.
         run_seed: Seeds the completions, equally in every run.
+        before_run: Is awaited with the policy and the world model (or ``None``) before a run's time begins, such as
+            :func:`warm_up`.
         on_begin: Is called with mode and repeat before a run.
         on_turn: Is called with each turn's record.
         on_trajectory: Is called with each finished trajectory.
@@ -66,6 +68,7 @@ class Experiment:
     selector: Selector = field(default_factory=FixedSelector)
     repeats: int = 1
     run_seed: int = 0
+    before_run: Callable[[Any, Any], Awaitable[None]] | None = None
     on_begin: Callable[[Mode, int], None] | None = None
     on_turn: Callable[[TurnRecord], None] | None = None
     on_trajectory: Callable[[Trajectory], None] | None = None
@@ -101,6 +104,8 @@ class Experiment:
             policy = _owned(owned, self.make_policy())
             world_model = _owned(owned, self._world_model(mode, record))
             envs = _owned(owned, self.make_envs())
+            if self.before_run is not None:
+                await self.before_run(policy, world_model)
             return await collect_async(
                 envs,
                 self.episodes,
@@ -139,6 +144,18 @@ def run_modes(
         RuntimeError: If called from a running event loop: await :meth:`Experiment.run` there.
     """
     return asyncio.run(Experiment(make_envs, episodes, make_policy, make_world_model, **options).run())
+
+
+async def warm_up(policy: Policy, world_model: WorldModel | None) -> None:
+    """Has a language-model policy act, and a world model predict, in an episode of nobody's.
+
+    What an engine needs to start is then in no run's time.
+    """
+    first = "warm up"
+    history = History.start(EpisodeId(first), first, policy.encode_observation(None, first))
+    await policy.generate(history, seed=0)
+    if world_model is not None:
+        await world_model.predict(history, "true", 1)
 
 
 def _owned(stack: ExitStack, thing: Any) -> Any:

@@ -15,7 +15,7 @@ from obsspec_gym.agents.history import History
 from obsspec_gym.agents.token_policy import TokenPolicy
 from obsspec_gym.errors import InvalidArgumentError
 from obsspec_gym.speculation.clock import run_virtual
-from obsspec_gym.speculation.experiment import Experiment, run_modes
+from obsspec_gym.speculation.experiment import Experiment, run_modes, warm_up
 from obsspec_gym.speculation.oracle import RecordedOracle
 from obsspec_gym.speculation.results import ExperimentResult, Mode
 from obsspec_gym.speculation.simulation import SimulatedSlot
@@ -146,3 +146,18 @@ def test_the_oracle_knows_what_was_recorded_and_nothing_else():
     assert predict(last.parent, last.value, n=0) == []
     elsewhere = History.start(EpisodeId("task9"), last.first_observation)
     assert predict(elsewhere, trajectories[0].steps[0].action) == []
+
+
+def test_engines_are_warmed_up_before_a_run_is_timed():
+    world, asked = World(seed=2), []
+
+    async def warm(policy: Any, world_model: Any) -> None:
+        asked.append(world_model)
+        await warm_up(policy, world_model)
+        await asyncio.sleep(100)
+
+    model = ScriptedWorldModel.silent()
+    result = run(world, make_world_model=lambda: model, before_run=warm)
+    assert asked[:2] == [None, model]
+    assert [call[1] for call in model.calls[:1]] == ["true"]
+    assert all(each.measures.agent_latency < 100 for each in result.runs)
