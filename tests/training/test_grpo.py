@@ -1,0 +1,360 @@
+"""One real GRPO step: TRL, a real model, real terminals."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from obsspec_gym.agents.world_model.memory import MemoryWorldModel
+from obsspec_gym.envs.terminal import TerminalEnv
+from obsspec_gym.errors import InvalidArgumentError
+from obsspec_gym.speculation.selector import Off
+from obsspec_gym.types import Sampling
+from tests.training.parts import Breaking, DigitSuite
+
+trl = pytest.importorskip("trl")
+
+from obsspec_gym.training.dataset import task_dataset  # noqa: E402
+from obsspec_gym.training.grpo import ObsSpecGRPOTrainer  # noqa: E402
+
+# TRL uses a name that transformers has replaced.
+pytestmark = pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing. is deprecated:FutureWarning")
+
+GROUP, TASKS = 4, (2, 4)
+LATENCY = "lognormal:0.02,1.0"  # episodes end in another order than they begin in
+
+
+def config(folder: Path, **changes: Any) -> Any:
+    options: dict[str, Any] = {
+        "output_dir": str(folder),
+        "use_cpu": True,
+        "bf16": False,
+        "activation_checkpointing": False,
+        "per_device_train_batch_size": GROUP * len(TASKS),
+        "per_device_eval_batch_size": GROUP * len(TASKS),
+        "num_generations": GROUP,
+        "max_completion_length": 64,
+        "max_steps": 1,
+        "learning_rate": 1e-3,
+        "loss_type": "grpo",
+        "logging_steps": 1,
+        "save_strategy": "no",
+        "report_to": [],
+        "disable_tqdm": True,
+        "shuffle_dataset": False,
+    }
+    return trl.GRPOConfig(**options | changes)
+
+
+class Recorder(ObsSpecGRPOTrainer):
+    """Remembers what came out of generation, and what the loss was computed of."""
+
+    asked: list[Any]
+    batch: dict[str, torch.Tensor]
+    trajectories: list[Any]
+    inputs: dict[str, torch.Tensor]
+    logps: torch.Tensor | None = None
+    loss: torch.Tensor
+
+    def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
+        self.asked = [row["task"] for row in inputs]
+        self.batch = super()._generate_and_score_completions(inputs)
+        self.trajectories = [row["trajectory"] for row in inputs]
+        return self.batch
+
+    def _get_per_token_logps_and_entropies(self, *args: Any, **kwargs: Any) -> Any:
+        logps, *others = super()._get_per_token_logps_and_entropies(*args, **kwargs)
+        if logps.requires_grad:
+            logps.retain_grad()
+            self.logps = logps
+        return logps, *others
+
+    def _compute_loss(self, model: Any, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
+        self.inputs = inputs
+        self.loss = super()._compute_loss(model, inputs)
+        return self.loss
+
+
+def by_member(prompts: Sequence[Any], trajectory: Sequence[Any], **_: Any) -> list[float]:
+    """A reward function of the user's: tells the members of a group apart, whatever they did."""
+    assert len(trajectory) == len(prompts)
+    return [float(episode.episode.sample % 2) for episode in trajectory]
+
+
+Make = Callable[..., Recorder]
+
+
+@pytest.fixture
+def make(model: Any, tokenizer: Any, sandbox: str, tmp_path: Path) -> Iterator[Make]:
+    """Makes trainers on terminals, three at a time."""
+    opened: list[Any] = []
+    suite = DigitSuite()
+
+    def make(wrap: Callable[[Any], Any] = lambda env: env, **changes: Any) -> Recorder:
+        envs = [wrap(TerminalEnv(suite, sandbox=sandbox, latency=LATENCY)) for _ in range(3)]
+        opened.extend(envs)
+        ours = {"world_model", "speculation", "eval_dataset", "callbacks", "engine_options", "max_turn_tokens"}
+        trainer = Recorder(
+            changes.pop("model", model),
+            changes.pop("reward_funcs", by_member),
+            config(tmp_path, **{name: value for name, value in changes.items() if name not in ours}),
+            task_dataset(suite, TASKS),
+            processing_class=tokenizer,
+            suite=suite,
+            environments=envs,
+            **{"max_turn_tokens": 16} | {name: value for name, value in changes.items() if name in ours},
+        )
+        opened.append(trainer)
+        return trainer
+
+    yield make
+    for one in reversed(opened):
+        one.close()
+
+
+def weights(trainer: Recorder) -> dict[str, torch.Tensor]:
+    return {name: parameter.detach().clone() for name, parameter in trainer.model.named_parameters()}
+
+
+def moved(before: dict[str, torch.Tensor], after: dict[str, torch.Tensor]) -> list[str]:
+    return [name for name in before if not torch.equal(before[name], after[name])]
+
+
+def losses(trainer: Recorder) -> list[float]:
+    return [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+
+
+def greedy(trainer: Recorder, prompt: list[int]) -> list[int]:
+    stop = trainer.policy.sampling.stop_token_ids
+
+    async def generate() -> list[int]:
+        sampling = Sampling(temperature=0, max_tokens=24, stop_token_ids=stop)
+        return list((await trainer.engine.submit(prompt, sampling, seed=0)).token_ids)
+
+    return asyncio.run(generate())
+
+
+def reference(trainer: Recorder, prompt: list[int]) -> list[int]:
+    output = trainer.model.generate(torch.tensor([prompt]), do_sample=False, max_new_tokens=24)
+    return output[0, len(prompt) :].tolist()
+
+
+def test_a_step(make: Make) -> None:
+    """Rollouts, rewards, loss, optimiser step, new weights in the engine: all of it, once."""
+    trainer = make(world_model=MemoryWorldModel())
+    before, version = weights(trainer), trainer.engine.weights_version
+    trainer.train()
+
+    # The rows are the prompts' episodes, in the prompts' order, whatever order the episodes ended in.
+    assert trainer.asked == [TASKS[0]] * GROUP + [TASKS[1]] * GROUP
+    names = [episode.episode.task_id for episode in trainer.trajectories]
+    assert names == [f"digits/{task}" for task in trainer.asked]
+    assert [episode.episode.sample for episode in trainer.trajectories] == 2 * list(range(GROUP))
+    for row, episode in enumerate(trainer.trajectories):
+        assert tokens(trainer.batch, row, "prompt") == list(episode.prompt_ids)
+        assert tokens(trainer.batch, row, "completion") == list(episode.completion_ids)
+    assert len({episode.completion_ids for episode in trainer.trajectories}) > 1
+
+    # Rewards: the environment's and the user's, both logged.
+    logged = trainer.state.log_history[0]
+    rewards = [episode.reward for episode in trainer.trajectories]
+    assert logged["rewards/environment_reward/mean"] == pytest.approx(sum(rewards) / len(rewards))
+    assert logged["rewards/by_member/mean"] == pytest.approx(0.5)
+    assert logged["rollout/turns"] == sum(len(episode.steps) for episode in trainer.trajectories)
+    assert logged["rollout/unscored"] == 0
+
+    # The optimiser stepped, and the engine has the new weights.
+    assert torch.isfinite(trainer.loss)
+    assert set(moved(before, weights(trainer))) == set(before)
+    assert trainer.engine.weights_version > version
+    prompt = list(trainer.trajectories[0].prompt_ids)
+    assert greedy(trainer, prompt) == reference(trainer, prompt)
+
+
+def tokens(batch: dict[str, torch.Tensor], row: int, part: str) -> list[int]:
+    ids: list[int] = batch[f"{part}_ids"][row][batch[f"{part}_mask"][row].bool()].tolist()
+    return ids
+
+
+def test_only_what_the_policy_sampled_carries_gradient(make: Make) -> None:
+    trainer = make()
+    trainer.train()
+    assert trainer.logps is not None
+    assert trainer.logps.grad is not None
+    sampled = torch.zeros_like(trainer.logps, dtype=torch.bool)
+    expected = torch.zeros_like(trainer.logps)
+    by_tokens = {tuple(episode.completion_ids): episode for episode in trainer.trajectories}
+    for row in range(len(sampled)):  # the trainer has shuffled them
+        episode = by_tokens[tuple(tokens(trainer.inputs, row, "completion"))]
+        at = 0
+        for event in episode.history.events[1:]:
+            stop = at + len(event.segment)
+            if event.is_action:
+                sampled[row, at:stop] = True
+                logprobs = episode.steps[event.turn - 1].completion.logprobs
+                expected[row, at:stop] = torch.tensor(logprobs)
+            at = stop
+    assert 0 < sampled.sum() < trainer.inputs["completion_mask"].sum()
+    learns = trainer.inputs["advantages"].ne(0)[:, None] & sampled
+    assert learns.any()
+    torch.testing.assert_close(trainer.logps.grad.ne(0), learns)
+
+    # The trainer computes, for the same tokens, the logprobs they were sampled with.
+    torch.testing.assert_close(trainer.logps.detach()[sampled], expected[sampled], atol=1e-4, rtol=0)
+    torch.testing.assert_close(trainer.inputs["sampling_per_token_logps"], expected)
+
+
+def test_speculation_changes_nothing_of_the_batch(make: Make, pretrained: Any) -> None:
+    memory = MemoryWorldModel()
+    ahead = make(world_model=memory)
+    behind = make(model=pretrained, world_model=memory, speculation=Off())
+    batches = []
+    for trainer in (behind, ahead):  # the memory has seen the first when the second plays
+        trainer.model.train()
+        batches.append(trainer._generate_and_score_completions([dict(row) for row in rows()]))
+    assert not any(step.hit for episode in behind.trajectories for step in episode.steps)
+    assert any(step.hit for episode in ahead.trajectories for step in episode.steps)
+    assert batches[0].keys() == batches[1].keys()
+    for key in batches[0]:
+        torch.testing.assert_close(batches[0][key], batches[1][key], atol=1e-5, rtol=0)
+
+
+def rows() -> list[dict[str, Any]]:
+    return [{"prompt": "Which digit?", "task": task} for task in TASKS for _ in range(GROUP)]
+
+
+def test_a_broken_episode_is_left_out(make: Make) -> None:
+    trainer = make(lambda env: Breaking(env, steps=(1,), resets=(2,)))
+    before = weights(trainer)
+    trainer.train()
+    logged = trainer.state.log_history[0]
+    assert logged["rollout/unscored"] == pytest.approx(0.5)
+    assert [episode.broken for episode in trainer.trajectories] == [False, True, True, False] * 2
+    advantages = trainer.batch["advantages"].view(-1, GROUP)
+    assert advantages[:, 1:3].eq(0).all()
+    torch.testing.assert_close(advantages[:, 0], -advantages[:, 3])  # the baseline is of these two alone
+    assert trainer.batch["tool_mask"].view(len(TASKS), GROUP, -1)[:, 1:3, 0].eq(0).all()
+    assert torch.isfinite(trainer.loss)
+    assert moved(before, weights(trainer))
+    assert all(parameter.isfinite().all() for parameter in trainer.model.parameters())
+
+
+@pytest.mark.parametrize("loss_type", ["grpo", "dapo", "dr_grpo"])
+def test_a_batch_in_which_all_broke_trains_nothing(make: Make, loss_type: str, caplog: Any) -> None:
+    everyone = tuple(range(GROUP))
+    trainer = make(lambda env: Breaking(env, resets=everyone), loss_type=loss_type)
+    before = weights(trainer)
+    trainer.train()
+    assert losses(trainer) == [0.0]
+    assert trainer.state.log_history[0]["grad_norm"] == 0.0
+    assert moved(before, weights(trainer)) == []
+    assert trainer.batch["completion_mask"].sum(dim=1).tolist() == [1] * len(trainer.asked)
+    assert "this batch trains nothing" in caplog.text
+    assert "no sandbox today" in caplog.text
+
+
+def test_no_row_is_longer_than_its_limit(make: Make) -> None:
+    whole = make()
+    whole.train()
+    limit = 8
+    assert max(len(episode.completion_ids) for episode in whole.trajectories) > limit
+    trainer = make(max_completion_length=limit)
+    before = weights(trainer)
+    trainer.train()
+    lengths = trainer.batch["completion_mask"].sum(dim=1)
+    assert 1 <= lengths.min() <= lengths.max() <= limit
+    assert all(episode.truncated and not episode.broken for episode in trainer.trajectories)
+    assert trainer.state.log_history[0]["rollout/unscored"] == 0
+    assert torch.isfinite(trainer.loss)
+    assert moved(before, weights(trainer))
+
+
+def test_nothing_is_learnt_from_truncated_episodes_where_that_is_asked_for(make: Make) -> None:
+    trainer = make(max_completion_length=8, mask_truncated_completions=True)
+    before = weights(trainer)
+    trainer.train()
+    assert losses(trainer) == [0.0]
+    assert moved(before, weights(trainer)) == []
+
+
+def test_equal_rewards_give_no_gradient(make: Make) -> None:
+    trainer = make(reward_funcs=lambda prompts, trajectory, **_: [-episode.reward for episode in trajectory])
+    before = weights(trainer)
+    trainer.train()
+    assert trainer.batch["advantages"].eq(0).all()
+    assert moved(before, weights(trainer)) == []
+
+
+def test_steps_follow_each_other_and_evaluation_fits_between(make: Make) -> None:
+    """The engine serves one event loop after the other; seeds differ by step, and evaluation has its own."""
+    suite = DigitSuite()
+    trainer = make(
+        world_model=MemoryWorldModel(),
+        max_steps=2,
+        eval_dataset=task_dataset(suite, TASKS),
+        eval_strategy="steps",
+        eval_steps=1,
+    )
+    seen = []
+    play = trainer.rollouts.play
+
+    def watch(*args: Any, **kwargs: Any) -> Any:
+        seen.append((kwargs["run_seed"], kwargs["policy_step"]))
+        return play(*args, **kwargs)
+
+    trainer.rollouts.play = watch  # type: ignore[method-assign]
+    trainer.train()
+    train, evaluation = seen[0][0], seen[1][0]
+    assert train != evaluation
+    assert seen == [(train, 0), (evaluation, 1), (train, 1), (evaluation, 2)]
+    assert "eval_rewards/environment_reward/mean" in trainer.state.log_history[1]
+    assert trainer.model.training
+
+
+def test_terminals_are_made_when_they_are_needed(model: Any, tokenizer: Any, sandbox: str, tmp_path: Path) -> None:
+    from obsspec_gym.envs import terminal
+
+    with ObsSpecGRPOTrainer(
+        model,
+        args=config(tmp_path, max_completion_length=32),
+        train_dataset=task_dataset("basics/config", (10_000, 10_001)),
+        processing_class=tokenizer,
+        suite="basics/config",
+        num_envs=2,
+        max_turn_tokens=8,
+    ) as trainer:
+        assert trainer.rollouts._environments is None
+        assert terminal is not None
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"args": {"use_vllm": True}}, "use_vllm must be False"),
+        ({"args": {"min_p": 0.1}}, "min_p must be None"),
+        ({"args": {"repetition_penalty": 1.1}}, "repetition_penalty must be 1.0"),
+        ({"args": {"generation_kwargs": {"num_beams": 2}}}, "generation_kwargs must be None"),
+        ({"args": {"remove_unused_columns": True}}, "remove_unused_columns must be False"),
+        ({"args": {"temperature": 0.0}}, "temperature must be > 0"),
+        ({"args": {"max_completion_length": None}}, "max_completion_length"),
+        ({"tools": [print]}, "tools cannot be combined"),
+        ({"rollout_func": print}, "rollout_func cannot be combined"),
+        ({"peft_config": object()}, "peft_config"),
+        ({"suite": None}, "a suite or environments"),
+        ({"suite": "no such suite"}, "unknown suite"),
+        ({"train_dataset": {"prompt": ["hello"]}}, "column 'task'"),
+    ],
+)
+def test_what_cannot_be_honoured_is_refused_by_name(options: dict[str, Any], message: str, tmp_path: Path) -> None:
+    from datasets import Dataset
+
+    options = dict(options)
+    dataset = Dataset.from_dict(options.pop("train_dataset", {"prompt": ["hello"], "task": [0]}))
+    arguments = {"suite": "basics", "args": config(tmp_path, **options.pop("args", {}))} | options
+    with pytest.raises(InvalidArgumentError, match=message):
+        ObsSpecGRPOTrainer("no model is loaded", train_dataset=dataset, **arguments)
