@@ -111,7 +111,7 @@ class TerminalEnv(gym.Env[str, str]):
         self._format = observation_format or ObservationFormat()
         self._latency = read_latency(latency)
         self.render_mode = render_mode
-        self.observation_space = TerminalText()
+        self.observation_space = TerminalText(allow_nul=True)  # programs may print it
         self.action_space = TerminalText()
         self._episode: _Episode | None = None
         self._owner = SandboxOwner()
@@ -177,6 +177,9 @@ class TerminalEnv(gym.Env[str, str]):
             self._owner.require_open(error)
             episode.failure = str(error)
             observation, reward, terminated, report = BROKEN, 0.0, False, {}
+        except BaseException:
+            episode.failure = "a step was interrupted"  # what the shell is doing now, nobody knows
+            raise
         episode.turn += 1
         truncated = episode.failure is not None or (not terminated and episode.turn >= self._turns(episode))
         if truncated:

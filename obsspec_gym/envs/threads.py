@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import functools
 import logging
 import time
@@ -71,6 +72,8 @@ class ThreadVectorEnv(VectorEnv[Any, Any, np.ndarray[Any, Any]]):
         self._workers = [EnvWorker(env, f"environment {i}", mode) for i, env in enumerate(envs)]
         self._results: Mailbox[StepResult] = Mailbox()
         self._finalizer = weakref.finalize(self, _close, self._workers, _CLOSE_SECONDS)
+        # When the interpreter ends, threads end before what they use: this comes before all finalisers, theirs too.
+        atexit.register(self._finalizer)
 
     def submit(self, env_id: int, action: Action) -> Future[StepResult]:
         """Starts one step of one environment.
@@ -276,6 +279,7 @@ class ThreadVectorEnv(VectorEnv[Any, Any, np.ndarray[Any, Any]]):
         """
         self.closed = True  # from now on nothing new is sent
         self._finalizer.detach()
+        atexit.unregister(self._finalizer)
         _close(self._workers, timeout)
 
     def _check_action(self, action: Action) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Mapping
 from typing import Any
 
 import gymnasium as gym
 
+from obsspec_gym.envs.sandbox import make_sandbox
 from obsspec_gym.envs.sandbox.base import CommandResult
 from obsspec_gym.envs.tasks.task import Expert, Task
 from obsspec_gym.errors import ClosedError, InvalidArgumentError, SandboxError, SandboxUnavailableError
@@ -17,7 +19,7 @@ class FakeSandbox:
     """Knows a few commands; ``opened`` and ``closed`` count over all of them.
 
     ``echo TEXT``, ``fail``, ``hang`` (until closed), ``gate`` (until :attr:`gate` is set), ``break`` (the sandbox
-    does), ``bug`` (an error nobody foresaw); anything else prints nothing.
+    does), ``bug`` (an error nobody foresaw), ``interrupt`` (Ctrl-C); anything else prints nothing.
     """
 
     opened = 0
@@ -66,6 +68,8 @@ class FakeSandbox:
                 raise SandboxError("the shell died")
             case ["bug"]:
                 raise ZeroDivisionError("a bug")
+            case ["interrupt"]:
+                raise KeyboardInterrupt
             case ["slow"]:
                 return _result(b"so far\n", exit_code=None)
             case ["fail"]:
@@ -87,6 +91,19 @@ class FakeSandbox:
         self._end.set()
         with self.lock:
             type(self).closed += first
+
+
+@functools.cache
+def working_kind() -> str:
+    """The kind of real sandbox that works on this machine: bubblewrap where it can."""
+    sandbox = make_sandbox("bubblewrap")
+    try:
+        sandbox.start()
+    except SandboxUnavailableError:
+        return "local"
+    finally:
+        sandbox.close()
+    return "bubblewrap"
 
 
 class UnavailableSandbox(FakeSandbox):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from gymnasium.error import ResetNeeded
 from gymnasium.utils.env_checker import check_env
-from terminal_fakes import FakeSandbox, FakeSuite, UnavailableSandbox
+from terminal_fakes import FakeSandbox, FakeSuite, UnavailableSandbox, working_kind
 
 import obsspec_gym  # noqa: F401 - registers the environment
 from obsspec_gym.envs.tasks.task import Task
@@ -40,6 +40,11 @@ def env(sandboxes):
     env = TerminalEnv(FakeSuite(), sandbox=make)
     yield env
     env.close()
+
+
+@pytest.fixture
+def real():
+    return working_kind()
 
 
 class TestArguments:
@@ -226,6 +231,13 @@ class TestBrokenSandboxes:
         assert (info["reason"], info["broken"]) == ("the shell died", True)
         assert env.reset()[1].keys() == {"task_id", "sample", "turn"}
         assert env.step("echo on")[0] == "on\n[exit 0] ~"
+
+    def test_an_interrupted_step_leaves_no_shell_to_go_on_with(self, env):
+        env.reset()
+        with pytest.raises(KeyboardInterrupt):
+            env.step("interrupt")
+        observation, *_, truncated, info = env.step("echo on")
+        assert (observation, truncated, info["reason"]) == (BROKEN, True, "a step was interrupted")
 
     def test_in_the_verifier(self, env):
         env.reset(options={"task": Task("t", "", verifier="break")})

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from gymnasium.error import ResetNeeded
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
-from terminal_fakes import Counter, FakeSandbox, FakeSuite, UnavailableSandbox
+from terminal_fakes import Counter, FakeSandbox, FakeSuite, UnavailableSandbox, working_kind
 
 import obsspec_gym  # noqa: F401 - registers the environment
 from obsspec_gym.envs.terminal import BROKEN, SUBMITTED, TerminalEnv
@@ -39,6 +39,11 @@ def terminals():
     envs = TerminalVectorEnv(3, suite=FakeSuite(), sandbox=FakeSandbox)
     yield envs
     envs.close()
+
+
+@pytest.fixture
+def real():
+    return working_kind()
 
 
 @pytest.fixture(params=list(AutoresetMode))
