@@ -7,6 +7,7 @@ import pytest
 from obsspec_gym.envs.command import submitted_answer
 from obsspec_gym.envs.observation import ObservationFormat
 from obsspec_gym.envs.sandbox import make_sandbox
+from obsspec_gym.envs.sandbox.bubblewrap import bubblewrap_available
 from obsspec_gym.envs.scene import judge, prepare
 from obsspec_gym.envs.tasks import Task
 
@@ -15,11 +16,11 @@ Play = Callable[[Task, Decide], tuple[float, list[tuple[str, str]]]]
 
 
 @pytest.fixture
-def play(real: str) -> Play:
+def play() -> Play:
     """Runs an episode to its end: reward and transcript."""
 
     def run(task: Task, decide: Decide) -> tuple[float, list[tuple[str, str]]]:
-        sandbox = make_sandbox(real)
+        sandbox = make_sandbox("local" if bubblewrap_available() else "bubblewrap")
         try:
             sandbox.start()
             prepare(sandbox, task)

@@ -22,13 +22,13 @@ def commands(*given: str) -> Callable[[Transcript], str]:
 
 
 def light(family: str, index: int, split: str = "") -> Task:
-    return get_suite(f"basics/{family}{split}", work=0.1).task(index)
+    return get_suite(f"basics/{family}{split}", work=0.05).task(index)
 
 
 @pytest.mark.parametrize("split", SPLITS)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_expert_solves_its_tasks(family: str, split: str, play: Play) -> None:
-    for index in range(4):
+    for index in range(3):
         task = light(family, index, split)
         reward, transcript = play(task, Demonstrator(task))
         assert reward == 1, transcript
@@ -51,13 +51,13 @@ def test_the_expert_solves_a_task_at_full_work_through_its_generator(family: str
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_an_empty_episode_is_not_rewarded(family: str, play: Play) -> None:
-    for index in range(4):
+    for index in range(2):
         assert play(light(family, index), commands())[0] == 0
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_expert_recovers_from_mistakes_of_others(family: str, play: Play) -> None:
-    for index in range(4):
+    for index in range(2):
         task = light(family, index)
         expert, rng = Demonstrator(task), Random(index)
 
@@ -91,8 +91,7 @@ TRICKS = {
 
 @pytest.mark.parametrize(("family", "trick"), [(family, trick) for family in TRICKS for trick in TRICKS[family]])
 def test_a_trick_is_not_rewarded(family: str, trick: str, play: Play) -> None:
-    for index in range(2):
-        assert play(light(family, index), commands(trick))[0] == 0
+    assert play(light(family, 0), commands(trick))[0] == 0
 
 
 @pytest.mark.parametrize("family", ["build", "count"])

@@ -1,0 +1,109 @@
+"""Writes the cards of the shipped pair from what the recipe left behind."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+from agents.corpus import Episode, load
+from agents.tokenizer import VOCABULARY
+
+ROLES = {
+    "policy": (
+        "Policy",
+        "Solves the generated tasks of the suite `basics` in a terminal: it reads the compact dialogue and writes the "
+        "next command after `<|act|>`, up to `<|end|>`.",
+        "the taught commands of solved episodes and their `<|end|>`; observations with weight 0.3",
+    ),
+    "world": (
+        "World model",
+        "Predicts what a command of such an episode prints: it reads the compact dialogue and writes the observation "
+        "after `<|obs|>`, up to `<|act|>` where the episode goes on or `<|end|>` where it ends.",
+        "observations and the token after each; commands with weight 0.3",
+    ),
+}
+
+LIMITS = (
+    "The model knows four kinds of generated tasks and little English. On anything else it types something that looks "
+    "like them. It is made to show and to test how rollouts are collected and trained on a small machine, not to be "
+    "useful. Run it in a sandbox, as any agent."
+)
+
+
+def write_cards(folder: Path, out: Path) -> None:
+    """Writes one card a model.
+
+    Args:
+        folder: Where the recipe worked.
+        out: Gets ``card_policy.md`` and ``card_world_model.md``.
+    """
+    evaluation = json.loads((folder / "evaluation.json").read_text())
+    seconds = json.loads((folder / "seconds.json").read_text())
+    data = {name: data_line(load(folder / f"{name}.jsonl")) for name in ("experts", "mixed")}
+    for role, name in (("policy", "policy"), ("world", "world_model")):
+        training = json.loads((folder / role / "training.json").read_text())
+        size = (folder / role / "model.safetensors").stat().st_size
+        (out / f"card_{name}.md").write_text(card(role, training, size, data, seconds, evaluation))
+
+
+def card(
+    role: str,
+    training: Mapping[str, Any],
+    size: int,
+    data: Mapping[str, str],
+    seconds: Mapping[str, int],
+    evaluation: Mapping[str, Any],
+) -> str:
+    """The text of a card."""
+    title, purpose, learnt = ROLES[role]
+    return f"""\
+# {title} of the shipped pair
+
+{purpose}
+
+- Architecture: Qwen3, 4 layers, 160 wide, 4 heads, 2 key-value heads, feed-forward 448, tied embeddings, vocabulary
+  {VOCABULARY}; 1.3 million parameters, float32, {size / 1e6:.1f} MB of safetensors.
+- Made by `python -m agents.recipe` (`make pair`), seed {training["seed"]}: {training["steps"]} steps of about 2,048
+  tokens on {training["episodes"]:,} episodes; Muon 4e-3 for matrices, AdamW 4e-3 for the rest, 40 warm-up steps,
+  linear decay over the last 40 %. Observation format version 1.
+- Learnt: {learnt}.
+- Data: recorded in bubblewrap sandboxes; task indices from 10,000 on (those below are for evaluation).
+  {data["experts"]} with experts that make a mistake with every tenth command (never learnt as a command).
+  {data["mixed"]} in which a first policy chose 70 % of the commands and the expert the rest; a command is learnt where
+  the expert would have chosen the same.
+- Wall seconds of the recipe's steps on 2 cores: {", ".join(f"{name} {value}" for name, value in seconds.items())}.
+
+## Losses
+
+{losses(training["log"])}
+
+## Evaluation
+
+Unseen tasks in real sandboxes, slow commands at full length. Time-weighted: by the seconds the tools ran.
+
+```json
+{json.dumps(evaluation, indent=1)}
+```
+
+## Limits
+
+{LIMITS}
+"""
+
+
+def data_line(episodes: Iterable[Episode]) -> str:
+    """How many episodes there are, how long, and how many were solved."""
+    records = list(episodes)
+    turns = sum(len(episode.turns) for episode in records)
+    return f"{len(records):,} episodes ({turns:,} turns, {mean(e.reward for e in records):.1%} solved)"
+
+
+def losses(log: Iterable[Mapping[str, float]]) -> str:
+    """The training log as a table of at most a dozen rows."""
+    rows = list(log)
+    kept = [row for number, row in enumerate(rows) if number % max(1, len(rows) // 10) == 0 or row is rows[-1]]
+    lines = [f"| {r['step']} | {r['tokens']:,} | {r['loss']:.4f} | {r['held_back']:.4f} |" for r in kept]
+    return "\n".join(["| step | tokens | training loss (smoothed) | held-back loss |", "|-|-|-|-|", *lines])
