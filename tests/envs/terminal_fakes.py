@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import functools
 import threading
 from collections.abc import Mapping
 from typing import Any
 
 import gymnasium as gym
 
-from obsspec_gym.envs.sandbox import make_sandbox
 from obsspec_gym.envs.sandbox.base import CommandResult
 from obsspec_gym.envs.tasks.task import Expert, Task
 from obsspec_gym.errors import ClosedError, InvalidArgumentError, SandboxError, SandboxUnavailableError
@@ -91,19 +89,6 @@ class FakeSandbox:
         self._end.set()
         with self.lock:
             type(self).closed += first
-
-
-@functools.cache
-def working_kind() -> str:
-    """The kind of real sandbox that works on this machine: bubblewrap where it can."""
-    sandbox = make_sandbox("bubblewrap")
-    try:
-        sandbox.start()
-    except SandboxUnavailableError:
-        return "local"
-    finally:
-        sandbox.close()
-    return "bubblewrap"
 
 
 class UnavailableSandbox(FakeSandbox):

@@ -9,9 +9,12 @@ import numpy as np
 import pytest
 from gymnasium.error import ResetNeeded
 from gymnasium.utils.env_checker import check_env
-from terminal_fakes import FakeSandbox, FakeSuite, UnavailableSandbox, working_kind
+from terminal_fakes import FakeSandbox, FakeSuite, UnavailableSandbox
 
 import obsspec_gym  # noqa: F401 - registers the environment
+from obsspec_gym.envs.sandbox import KINDS
+from obsspec_gym.envs.sandbox.bubblewrap import bubblewrap_available
+from obsspec_gym.envs.sandbox.local import NoIsolationWarning
 from obsspec_gym.envs.tasks.task import Task
 from obsspec_gym.envs.terminal import BROKEN, NOT_RUN, SUBMITTED, TerminalEnv
 from obsspec_gym.errors import ClosedError, InvalidArgumentError, SandboxUnavailableError
@@ -42,9 +45,12 @@ def env(sandboxes):
     env.close()
 
 
-@pytest.fixture
-def real():
-    return working_kind()
+@pytest.fixture(params=KINDS)
+def real(request):
+    """A kind of sandbox that this machine can provide."""
+    if request.param == "bubblewrap" and (reason := bubblewrap_available()):
+        pytest.skip(reason)
+    return request.param
 
 
 class TestArguments:
@@ -344,6 +350,7 @@ class TestRender:
         assert env.render() is None
 
 
+@pytest.mark.filterwarnings("ignore::obsspec_gym.envs.sandbox.local.NoIsolationWarning")
 class TestReal:
     """On real sandboxes."""
 
@@ -351,6 +358,7 @@ class TestReal:
         env = gym.make("obsspec_gym/Terminal-v0", suite="basics", sandbox=real)
         with warnings.catch_warnings():
             warnings.simplefilter("error")
+            warnings.simplefilter("ignore", NoIsolationWarning)
             check_env(env.unwrapped)
         env.close()
 

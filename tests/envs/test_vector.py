@@ -12,9 +12,11 @@ import numpy as np
 import pytest
 from gymnasium.error import ResetNeeded
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
-from terminal_fakes import Counter, FakeSandbox, FakeSuite, UnavailableSandbox, working_kind
+from terminal_fakes import Counter, FakeSandbox, FakeSuite, UnavailableSandbox
 
 import obsspec_gym  # noqa: F401 - registers the environment
+from obsspec_gym.envs.sandbox import KINDS
+from obsspec_gym.envs.sandbox.bubblewrap import bubblewrap_available
 from obsspec_gym.envs.terminal import BROKEN, SUBMITTED, TerminalEnv
 from obsspec_gym.envs.threads import ThreadVectorEnv
 from obsspec_gym.envs.vector import TerminalVectorEnv
@@ -41,9 +43,12 @@ def terminals():
     envs.close()
 
 
-@pytest.fixture
-def real():
-    return working_kind()
+@pytest.fixture(params=KINDS)
+def real(request):
+    """A kind of sandbox that this machine can provide."""
+    if request.param == "bubblewrap" and (reason := bubblewrap_available()):
+        pytest.skip(reason)
+    return request.param
 
 
 @pytest.fixture(params=list(AutoresetMode))
@@ -481,7 +486,9 @@ def test_real_terminals_leave_nothing_behind(real, tmp_path):
             """
         )
     )
-    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore:a local sandbox", script], capture_output=True, text=True, timeout=60
+    )
     assert (done.stdout, done.stderr, done.returncode) == ("['c\\n[exit 0] ~']\n", "", 0)
     for _ in range(100):
         left = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout
