@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import threading
+import logging
 import weakref
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, get_args
 
@@ -19,7 +20,6 @@ from obsspec_gym.agents.generation import Generation
 from obsspec_gym.errors import (
     ClosedError,
     EngineError,
-    GenerationCancelled,
     InvalidArgumentError,
     MissingExtraError,
 )
@@ -33,7 +33,10 @@ except ImportError as error:
 
 from obsspec_gym.agents.engine.embedded.core import Core
 from obsspec_gym.agents.engine.embedded.drivers import Change, Driver, InlineDriver, ThreadDriver
-from obsspec_gym.agents.engine.embedded.requests import Cancel, Finished, Promote, Submit
+from obsspec_gym.agents.engine.embedded.inbox import Inbox
+from obsspec_gym.agents.engine.embedded.model import rows_are_independent
+from obsspec_gym.agents.engine.embedded.process import ProcessDriver
+from obsspec_gym.agents.engine.embedded.requests import Cancel, Promote, Submit
 from obsspec_gym.agents.engine.embedded.scheduler import Limits
 from obsspec_gym.agents.engine.embedded.weights import ModelShape, ModelWeights
 
@@ -42,6 +45,8 @@ if TYPE_CHECKING:
 
 DriverName = Literal["inline", "thread", "process"]
 DtypeName = Literal["float32", "float64"]
+
+_log = logging.getLogger(__name__)
 
 _DEFAULT_KV_BYTES = 512 * 2**20
 
@@ -112,21 +117,25 @@ class TransformersEngine:
         self._version = 0
         self._closed = False
         self._numbers = itertools.count()
-        self._inbox = _Inbox()
+        self._inbox = Inbox()
         self._driver, self._weights = self._make_driver(
             driver, torch_dtype, torch.device(device), step_seconds, threads
         )
         self._weights.load_rope(model)
         self._weights.load(dict(model.named_parameters()))
+        self._bit_exact = rows_are_independent(self._weights)
+        if not self._bit_exact:
+            _log.warning(
+                "the matrix products of this machine depend on how many rows they have: completions may differ in rare "
+                "tokens between runs that batch differently; float64 makes that practically impossible"
+            )
         self._finalizer = weakref.finalize(self, _release, self._driver, self._inbox)
 
     def _make_driver(
         self, name: DriverName, dtype: torch.dtype, device: torch.device, step_seconds: float, threads: int
     ) -> tuple[Driver, ModelWeights]:
         if name == "process":
-            from obsspec_gym.agents.engine.embedded.process import ProcessDriver
-
-            process = ProcessDriver(self._shape, dtype, self._limits, self._inbox.deliver, threads)
+            process = ProcessDriver(self._shape, dtype, self._limits, self._inbox, threads)
             return process, process.weights
         weights = ModelWeights.allocate(self._shape, dtype, device)
         core = Core(weights, self._limits)
@@ -142,6 +151,11 @@ class TransformersEngine:
     def capabilities(self) -> Capabilities:
         """Everything."""
         return Capabilities(addressed_noise=True, drafts=True, cancel=True, priority=True, logprobs=True)
+
+    @property
+    def bit_exact(self) -> bool:
+        """Whether results are the same bits whatever else is in the batch (probed when the engine is made)."""
+        return self._bit_exact
 
     @property
     def weights_version(self) -> int:
@@ -204,8 +218,9 @@ class TransformersEngine:
             )
 
     def load(self) -> EngineLoad:
-        """How busy the engine is."""
-        return self._driver.load()
+        """How busy the engine is; with the thread and process drivers, at its last report."""
+        load = self._driver.load()
+        return replace(load, waiting=max(load.waiting, len(self._inbox) - load.running))
 
     def update_weights(self, weights: Weights | None = None) -> int:
         """Takes over new weights between two steps; waits for the step under way.
@@ -249,65 +264,7 @@ class TransformersEngine:
         self.close()
 
 
-class _Inbox:
-    """The futures that are awaited, each on its own event loop."""
-
-    def __init__(self) -> None:
-        self._futures: dict[int, asyncio.Future[Completion]] = {}
-        self._lock = threading.Lock()
-
-    def expect(self, number: int, future: asyncio.Future[Completion]) -> None:
-        with self._lock:
-            self._futures[number] = future
-
-    def forget(self, number: int) -> None:
-        with self._lock:
-            self._futures.pop(number, None)
-
-    def deliver(self, finished: Sequence[Finished]) -> None:
-        """Resolves what has finished; from any thread."""
-        by_loop: dict[asyncio.AbstractEventLoop, list[tuple[asyncio.Future[Completion], Finished]]] = {}
-        with self._lock:
-            for end in finished:
-                future = self._futures.pop(end.request, None)
-                if future is not None:
-                    by_loop.setdefault(future.get_loop(), []).append((future, end))
-        here = _running_loop()
-        for loop, ends in by_loop.items():
-            if loop is here:
-                _resolve(ends)
-            elif not loop.is_closed():
-                try:
-                    loop.call_soon_threadsafe(_resolve, ends)
-                except RuntimeError:  # closed at this very moment: nobody waits any more
-                    continue
-
-    def cancel_all(self) -> None:
-        with self._lock:
-            numbers = list(self._futures)
-        self.deliver([Finished(number, cancelled=True) for number in numbers])
-
-
-def _resolve(ends: Sequence[tuple[asyncio.Future[Completion], Finished]]) -> None:
-    for future, end in ends:
-        if future.done():
-            continue
-        if end.completion is not None:
-            future.set_result(end.completion)
-        elif end.cancelled:
-            future.set_exception(GenerationCancelled("the engine dropped the generation: new weights, or closed"))
-        else:
-            future.set_exception(EngineError(end.error or "the engine failed"))
-
-
-def _running_loop() -> asyncio.AbstractEventLoop | None:
-    try:
-        return asyncio.get_running_loop()
-    except RuntimeError:
-        return None
-
-
-def _release(driver: Driver, inbox: _Inbox) -> None:
+def _release(driver: Driver, inbox: Inbox) -> None:
     driver.close()
     inbox.cancel_all()
 

@@ -11,5 +11,6 @@
     scheduler.py  who takes part in the next step
     core.py       step(): schedule, run, sample, postprocess
     drivers.py    who calls step(): the event loop, a thread
-    process.py    ... or a process of its own
+    process.py    ... or a process of its own, in which worker.py runs
+    inbox.py      who awaits what
 """

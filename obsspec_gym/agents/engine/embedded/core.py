@@ -52,11 +52,11 @@ class Core:
         return bool(self._requests)
 
     def load(self) -> EngineLoad:
-        """How busy it is."""
+        """How busy it is. May be called from any thread."""
         return EngineLoad(
             running=len(self._scheduler.running),
             waiting=len(self._scheduler.waiting),
-            speculative=sum(r.priority is Priority.SPECULATIVE for r in self._requests.values()),
+            speculative=sum(r.priority is Priority.SPECULATIVE for r in list(self._requests.values())),
             cached_tokens=self._scheduler.computed_tokens(),
             capacity_tokens=self.limits.capacity_tokens,
         )

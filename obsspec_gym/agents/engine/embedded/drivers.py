@@ -93,6 +93,8 @@ class InlineDriver:
         if self._handle is not None:
             self._handle.cancel()
             self._handle = None
+        with self._lock:
+            self._core.fail_all("closed")
 
     def _apply(self) -> None:
         while self._commands:
@@ -167,6 +169,7 @@ class ThreadDriver:
         self._wake.set()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join()
+            self._core.fail_all("closed")
 
     def _run(self) -> None:
         core, commands = self._core, self._commands

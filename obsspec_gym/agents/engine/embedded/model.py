@@ -6,7 +6,7 @@ comments: N rows, B requests, Q rows of each request, H heads, K kv heads, G = H
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -125,7 +125,7 @@ class Batch:
         if self._device.type != "cpu":  # on the CPU the tensors share this memory
             self._upload()
         for group in self.groups:
-            group.advance(self.positions)
+            group.advance()
 
 
 class _Group:
@@ -154,10 +154,11 @@ class _Group:
                 self.attends.append(_Attend(batch, run, begin - rows_of_run, shape, where))
                 first = i + 1
 
-    def advance(self, positions: torch.Tensor) -> None:
+    def advance(self) -> None:
+        """Every request's next token."""
         self.targets += 1
         for attend in self.attends:
-            attend.mask_later(positions)
+            attend.advance()
 
     def write(self, layer: int) -> None:
         """Stores the rows' keys and values."""
@@ -176,10 +177,8 @@ class _Attend:
         m = padded(q * g)
         self._rows = slice(begin, begin + b * q)
         self._lines = slice(spans[0].row.index * k, (spans[0].row.index + b) * k)
-        self._where = where
+        self._length = where.length
         self._sizes = (b, q, k, g, m)
-        self._ahead = torch.arange(where.length, device=batch.ids.device)
-        self._bias_dtype = batch.x2.dtype
         rows = self._rows
         self._source = batch.qkv[rows, : k * g * d].view(b, q, k, g, d).permute(0, 2, 1, 3, 4)
         self._target = batch.attention[rows].view(b, q, k, g, d).permute(0, 2, 1, 3, 4)
@@ -192,19 +191,26 @@ class _Attend:
         # One view a layer: making them anew at each step would cost as much as the arithmetic.
         self._keys = [keys[self._lines] for keys in where.keys]
         self._values = [values[self._lines] for values in where.values]
-        self.mask_later(batch.positions)
+        self._bias = self._hide_later(batch.positions)
+        # For requests with one row: each row's position, once for each kv head.
+        self._last = batch.positions[rows].repeat_interleave(k)[:, None] if q == 1 else None
 
-    def mask_later(self, positions: torch.Tensor) -> None:
-        """Prepares the bias that hides later positions, ``[B K, M or 1, L]``."""
+    def advance(self) -> None:
+        """Reveals one more position to each request."""
+        assert self._last is not None, "only requests with one row can be advanced"
+        self._last += 1
+        self._bias.view(self._last.shape[0], -1).scatter_(1, self._last, 0.0)
+
+    def _hide_later(self, positions: torch.Tensor) -> torch.Tensor:
+        """The bias that hides later positions, ``[B K, M or 1, L]``."""
         b, q, k, g, m = self._sizes
-        later = self._ahead > positions[self._rows].view(b, q, 1)
-        bias = torch.zeros(later.shape, dtype=self._bias_dtype, device=later.device).masked_fill_(later, -torch.inf)
+        later = torch.arange(self._length, device=positions.device) > positions[self._rows].view(b, q, 1)
+        bias = torch.zeros(later.shape, dtype=self._queries.dtype, device=later.device).masked_fill_(later, -torch.inf)
         if q == 1:
-            self._bias = bias.expand(b, k, -1).reshape(b * k, 1, -1)
-            return
-        full = torch.zeros((b, k, m, bias.shape[-1]), dtype=bias.dtype, device=bias.device)
+            return bias.repeat_interleave(k, dim=0)
+        full = torch.zeros((b, k, m, self._length), dtype=bias.dtype, device=bias.device)
         full[:, :, : q * g].view(b, k, q, g, -1).copy_(bias[:, None, :, None])
-        self._bias = full.view(b * k, m, -1)
+        return full.view(b * k, m, -1)
 
     def __call__(self, layer: int) -> None:
         self._queries_in.copy_(self._source)
@@ -277,3 +283,30 @@ def project(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, ou
         torch.mm(x, weight, out=out)
     else:
         torch.addmm(bias, x, weight, out=out)
+
+
+def rows_are_independent(weights: ModelWeights) -> bool:
+    """Whether a row's result is the same bits whatever the number of rows, as long as that is padded.
+
+    It is for the BLAS libraries this was tried with; nobody promises it, so it is probed.
+    """
+    shape, block, layer = weights.shape, weights.block, weights.layers[0]
+    noise = torch.Generator(device=block.device).manual_seed(0)
+
+    def random(*size: int) -> torch.Tensor:
+        return torch.randn(size, generator=noise, dtype=block.dtype, device=block.device)
+
+    def holds(product: Callable[[torch.Tensor], torch.Tensor], rows: torch.Tensor) -> bool:
+        full = product(rows)
+        return all(
+            torch.equal(product(rows[..., :n, :].contiguous()), full[..., :n, :])
+            for n in range(ROW_QUANTUM, rows.shape[-2], ROW_QUANTUM)
+        )
+
+    keys = random(shape.kv_heads, 128, shape.head_dim)
+    matrices = (layer.qkv, layer.o, layer.gate_up, layer.down, weights.head)
+    return (
+        all(holds(lambda x, w=w: x @ w, random(32, w.shape[0])) for w in matrices)  # type: ignore[misc]
+        and holds(lambda q: torch.bmm(q, keys.transpose(1, 2)), random(shape.kv_heads, 32, shape.head_dim))
+        and holds(lambda p: torch.bmm(p, keys), random(shape.kv_heads, 32, 128))
+    )
