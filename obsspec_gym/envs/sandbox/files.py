@@ -25,14 +25,18 @@ def pack(files: Mapping[str, str | bytes]) -> bytes:
     archive = io.BytesIO()
     with tarfile.open(fileobj=archive, mode="w:gz", compresslevel=1) as tar:
         tar.addfile(_entry(".", 0o755, tarfile.DIRTYPE))
-        directories = {parent for path in files for parent in _inside(path).parents if parent.name}
-        for directory in sorted(directories):
-            tar.addfile(_entry(str(directory), 0o755, tarfile.DIRTYPE))
-        for path, content in sorted(files.items()):
-            data = _bytes(path, content)
-            entry = _entry(str(_inside(path)), 0o755 if data.startswith(b"#!") else 0o644)
-            entry.size = len(data)
-            tar.addfile(entry, io.BytesIO(data))
+        contents: dict[PurePosixPath, bytes | None] = {}
+        for path, content in files.items():
+            contents.update(dict.fromkeys(_inside(path).parents))
+            contents[_inside(path)] = _bytes(path, content)
+        # Each directory right before what is in it: tar sets its time when it leaves it.
+        for where, data in sorted(contents.items()):
+            if data is not None:
+                entry = _entry(str(where), 0o755 if data.startswith(b"#!") else 0o644)
+                entry.size = len(data)
+                tar.addfile(entry, io.BytesIO(data))
+            elif where.name:
+                tar.addfile(_entry(str(where), 0o755, tarfile.DIRTYPE))
     return archive.getvalue()
 
 

@@ -42,8 +42,12 @@ class LocalSandbox(SupervisedSandbox):
         )
         directory = resources.directory = tempfile.mkdtemp(prefix="obsspec-")
         self._home = f"{directory}/home"
+        mark = shlex.quote(f"HOME={self._home}")
         # The supervisor tidies up as well, for the case that this process is killed.
-        tidy = f'rm -rf {shlex.quote(directory)}; p=$(jobs -p); [ -z "$p" ] || kill -KILL $p'
+        tidy = (
+            f"while found=$(grep -lszxF {mark} /proc/[0-9]*/environ); [[ $found ]]; do kill -KILL ${{found//[!0-9$'\\n']/}}; done; "
+            f"rm -rf {shlex.quote(directory)}"
+        )
         return Layers(
             outer=(),
             prepare=f"mkdir -m 755 {self._home} && touch -d @{EPOCH} {self._home} && trap {shlex.quote(tidy)} EXIT",

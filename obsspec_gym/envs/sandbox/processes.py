@@ -80,9 +80,10 @@ class ProcessHandle:
             signal.pidfd_send_signal(self._fd, signal.SIGKILL)
 
     def interrupt(self) -> None:
-        """Sends SIGINT; nothing happens when it has ended."""
+        """Sends SIGINT, and SIGCONT in case it is stopped; nothing happens when it has ended."""
         with contextlib.suppress(ProcessLookupError):
             signal.pidfd_send_signal(self._fd, signal.SIGINT)
+            signal.pidfd_send_signal(self._fd, signal.SIGCONT)
 
     def wait(self, seconds: float) -> bool:
         """Waits for its end at most so long; whether it has ended."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import functools
 import shlex
 import subprocess
 import threading
@@ -210,15 +211,9 @@ class SupervisedSandbox(ABC):
         self._resources.supervisor.locate(int(self._supervise("echo $$")))
 
     def _supervise(self, command: str, timeout: float = _WORK_SECONDS) -> str:
-        """Has the supervisor run a command of ours; returns what it printed."""
-        if self._supervisor is None or self._supervisor.ended:
+        if self._supervisor is None:
             raise SandboxError("the sandbox's supervisor ended")
-        done = self._supervisor.run(command, timeout)
-        text = done.output.decode("utf-8", "replace").strip()
-        if done.exit_code != 0 or done.cwd is None:
-            why = "it took too long" if done.timed_out else text or f"exit status {done.exit_code}"
-            raise SandboxError(f"the sandbox's supervisor could not do its work: {why}")
-        return text
+        return supervise(self._supervisor, command, timeout)
 
     def _enter(self, prefix: str, environment: Mapping[str, str]) -> None:
         """Starts a shell in the inner layer, in the last directory."""
@@ -232,7 +227,9 @@ class SupervisedSandbox(ABC):
         command = f"{prefix} env -i --default-signal=INT,QUIT {words} {' '.join(COMMAND)}"
         printed = self._supervise(f"({layers.limits}; exec {command}) {redirections} &\necho $!")
         mark = b"" if layers.depth else f"HOME={layers.home}".encode()
-        session = Session(int(printed.split()[-1]), layers.depth, self._reap, mark)
+        assert self._supervisor is not None
+        # Nothing that the finaliser holds may refer to this object.
+        session = Session(int(printed.split()[-1]), layers.depth, functools.partial(reap, self._supervisor), mark)
         self._resources.session = session
         self._shell = Shell(self._agent_pipes, session)
         cwd = self._shell.open(self._cwd, _WORK_SECONDS)
@@ -251,10 +248,27 @@ class SupervisedSandbox(ABC):
         if self._resources.supervisor is not None:
             self._resources.supervisor.sweep()  # an exception may have come before a session was known
 
-    def _reap(self, pid: int) -> int:
-        """The exit status of a process that the supervisor started and that has ended."""
-        return int(self._supervise(f"wait {pid}; echo $?").split()[-1])
-
     def _lay(self, archive: bytes, where: str) -> None:
         text = base64.b64encode(archive).decode()
         self._supervise(f"printf %s {text} | base64 -d | tar -xzp --no-same-owner -C {where}", _LAY_SECONDS)
+
+
+def supervise(supervisor: Shell, command: str, timeout: float = _WORK_SECONDS) -> str:
+    """Has a supervisor run a command of ours; returns what it printed.
+
+    Raises:
+        SandboxError: If the command fails or the supervisor is gone.
+    """
+    if supervisor.ended:
+        raise SandboxError("the sandbox's supervisor ended")
+    done = supervisor.run(command, timeout)
+    text = done.output.decode("utf-8", "replace").strip()
+    if done.exit_code != 0 or done.cwd is None:
+        why = "it took too long" if done.timed_out else text or f"exit status {done.exit_code}"
+        raise SandboxError(f"the sandbox's supervisor could not do its work: {why}")
+    return text
+
+
+def reap(supervisor: Shell, pid: int) -> int:
+    """The exit status of a process that a supervisor started and that has ended."""
+    return int(supervise(supervisor, f"wait {pid}; echo $?").split()[-1])
