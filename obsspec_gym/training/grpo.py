@@ -55,6 +55,7 @@ class ObsSpecGRPOTrainer(RolloutTrainer):
         environments: What :func:`~obsspec_gym.speculation.collector.collect` takes; they stay the caller's. By
             default terminals on the suite, made when they are first needed.
         num_envs: How many terminals to make.
+        terminal_options: Arguments of those terminals: ``sandbox``, ``max_turns``, ``latency``, ...
         world_model: Predicts observations; ``None`` for no speculation. It stays the caller's.
         speculation: How far ahead to speculate; by default ``FixedSelector(1, 1)``.
         max_turn_tokens: Bound on one completion, in tokens.
@@ -88,6 +89,7 @@ class ObsSpecGRPOTrainer(RolloutTrainer):
         suite: str | Suite | None = None,
         environments: Any = None,
         num_envs: int = DEFAULT_ENVIRONMENTS,
+        terminal_options: Mapping[str, Any] | None = None,
         world_model: WorldModel | None = None,
         speculation: Selector | None = None,
         max_turn_tokens: int = 256,
@@ -100,7 +102,8 @@ class ObsSpecGRPOTrainer(RolloutTrainer):
             raise InvalidArgumentError("a trainer needs a suite or environments, got neither")
         self.suite = None if suite is None else read_suite(suite)
         if environments is None:
-            environments = functools.partial(TerminalVectorEnv, num_envs, suite=self.suite)
+            options = {"suite": self.suite, **(terminal_options or {})}
+            environments = functools.partial(TerminalVectorEnv, num_envs, **options)
         check_config(args, trl_options)
         for dataset in (train_dataset, eval_dataset):
             check_columns(dataset)

@@ -190,7 +190,7 @@ class Rollouts:
     def _open(self) -> Any:
         if self._environments is None and self._make is not None:
             self._environments = self._make()
-            self._finalizer = weakref.finalize(self, self._environments.close)
+            self._finalizer = weakref.finalize(self, _close_all, self._environments)
         return self._environments
 
 
@@ -220,6 +220,11 @@ def name_episodes(tasks: Sequence[Any], suite: Suite | None, before: Sequence[st
 def task_name(task: Any, suite: Suite | None) -> str:
     """What seeds and groups know a task by."""
     return str(task) if suite is None else suite.task(task).id
+
+
+def _close_all(environments: Any) -> None:
+    for env in environments if isinstance(environments, Sequence) else [environments]:
+        env.close()
 
 
 def _report_unscored(rows: Sequence[Row]) -> None:

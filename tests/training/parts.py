@@ -10,6 +10,8 @@ import gymnasium as gym
 from obsspec_gym.envs.tasks.task import Expert, Task
 from obsspec_gym.errors import InvalidArgumentError
 from obsspec_gym.seeding import derive_seed
+from obsspec_gym.spaces import TerminalText
+from obsspec_gym.types import MalformedCall
 
 TURNS = 3
 
@@ -51,6 +53,28 @@ def dialogue(random: Random) -> str:
         f"<|task|>Which digit?<|act|>cat n<|end|><|obs|>{shown}\n[exit 0] ~<|act|>submit {answer}<|end|>"
         "<|obs|>[submitted]<|end|>"
     )
+
+
+class DigitEnv(gym.Env[str, str]):
+    """The same tasks without a terminal behind them: it knows three commands, and costs nothing."""
+
+    observation_space = TerminalText()
+    action_space = TerminalText()
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
+        self.task: Task = (options or {})["task"]
+        self.turn = 0
+        return self.task.instruction, {}
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        self.turn += 1
+        command, _, answer = action.partition(" ")
+        if isinstance(action, MalformedCall):
+            return "[not run]", 0.0, False, self.turn == TURNS, {}
+        if command == "submit":
+            return "[submitted]", float(answer == self.task.answer), True, False, {}
+        shown = self.task.answer if action == "cat n" else "no such command"
+        return f"{shown}\n[exit 0] ~", 0.0, False, self.turn == TURNS, {}
 
 
 class Breaking(gym.Wrapper[str, str, str, str]):

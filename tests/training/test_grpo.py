@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import copy
+import functools
+import threading
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +16,10 @@ import torch
 
 from obsspec_gym.agents.world_model.memory import MemoryWorldModel
 from obsspec_gym.envs.terminal import TerminalEnv
-from obsspec_gym.errors import InvalidArgumentError
+from obsspec_gym.errors import ClosedError, InvalidArgumentError
 from obsspec_gym.speculation.selector import Off
 from obsspec_gym.types import Sampling
-from tests.training.parts import Breaking, DigitSuite
+from tests.training.parts import Breaking, DigitEnv, DigitSuite
 
 trl = pytest.importorskip("trl")
 
@@ -86,35 +90,63 @@ def by_member(prompts: Sequence[Any], trajectory: Sequence[Any], **_: Any) -> li
     return [float(episode.episode.sample % 2) for episode in trajectory]
 
 
-Make = Callable[..., Recorder]
+class Workshop:
+    """Makes trainers on three environments each, and closes all of them."""
+
+    def __init__(self, model: Any, tokenizer: Any, folder: Path) -> None:
+        self.model, self.tokenizer, self.folder = model, tokenizer, folder
+        self.opened: list[Any] = []
+
+    def __call__(self, env: Callable[[], Any] = DigitEnv, **changes: Any) -> Recorder:
+        envs = [env() for _ in range(3)]
+        self.opened.extend(envs)
+        names = {"world_model", "speculation", "eval_dataset", "model", "reward_funcs"}
+        ours = {name: changes.pop(name) for name in names & changes.keys()}
+        trainer = Recorder(
+            ours.pop("model", self.model),
+            ours.pop("reward_funcs", by_member),
+            config(self.folder, **changes),
+            task_dataset(DigitSuite(), TASKS),
+            processing_class=self.tokenizer,
+            suite=DigitSuite(),
+            environments=envs,
+            max_turn_tokens=16,
+            **ours,
+        )
+        self.opened.append(trainer)
+        return trainer
+
+    def close(self) -> None:
+        for one in reversed(self.opened):
+            one.close()
 
 
 @pytest.fixture
-def make(model: Any, tokenizer: Any, sandbox: str, tmp_path: Path) -> Iterator[Make]:
-    """Makes trainers on terminals, three at a time."""
-    opened: list[Any] = []
-    suite = DigitSuite()
+def make(model: Any, tokenizer: Any, tmp_path: Path) -> Iterator[Workshop]:
+    workshop = Workshop(model, tokenizer, tmp_path)
+    yield workshop
+    workshop.close()
 
-    def make(wrap: Callable[[Any], Any] = lambda env: env, **changes: Any) -> Recorder:
-        envs = [wrap(TerminalEnv(suite, sandbox=sandbox, latency=LATENCY)) for _ in range(3)]
-        opened.extend(envs)
-        ours = {"world_model", "speculation", "eval_dataset", "callbacks", "engine_options", "max_turn_tokens"}
-        trainer = Recorder(
-            changes.pop("model", model),
-            changes.pop("reward_funcs", by_member),
-            config(tmp_path, **{name: value for name, value in changes.items() if name not in ours}),
-            task_dataset(suite, TASKS),
-            processing_class=tokenizer,
-            suite=suite,
-            environments=envs,
-            **{"max_turn_tokens": 16} | {name: value for name, value in changes.items() if name in ours},
-        )
-        opened.append(trainer)
-        return trainer
 
-    yield make
-    for one in reversed(opened):
-        one.close()
+@dataclass(frozen=True)
+class Stepped:
+    """A trainer that has made one step, and what its weights were before."""
+
+    trainer: Recorder
+    before: dict[str, torch.Tensor]
+    version: int
+
+
+@pytest.fixture(scope="module")
+def stepped(pretrained: Any, tokenizer: Any, sandbox: str, tmp_path_factory: Any) -> Iterator[Stepped]:
+    """In real terminals, with speculation."""
+    workshop = Workshop(copy.deepcopy(pretrained), tokenizer, tmp_path_factory.mktemp("step"))
+    terminal = functools.partial(TerminalEnv, DigitSuite(), sandbox=sandbox, latency=LATENCY)
+    trainer = workshop(terminal, world_model=MemoryWorldModel())
+    before, version = weights(trainer), trainer.engine.weights_version
+    trainer.train()
+    yield Stepped(trainer, before, version)
+    workshop.close()
 
 
 def weights(trainer: Recorder) -> dict[str, torch.Tensor]:
@@ -129,7 +161,7 @@ def losses(trainer: Recorder) -> list[float]:
     return [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
 
 
-def greedy(trainer: Recorder, prompt: list[int]) -> list[int]:
+def greedy(trainer: ObsSpecGRPOTrainer, prompt: list[int]) -> list[int]:
     stop = trainer.policy.sampling.stop_token_ids
 
     async def generate() -> list[int]:
@@ -144,36 +176,37 @@ def reference(trainer: Recorder, prompt: list[int]) -> list[int]:
     return output[0, len(prompt) :].tolist()
 
 
-def test_a_step(make: Make) -> None:
-    """Rollouts, rewards, loss, optimiser step, new weights in the engine: all of it, once."""
-    trainer = make(world_model=MemoryWorldModel())
-    before, version = weights(trainer), trainer.engine.weights_version
-    trainer.train()
-
-    # The rows are the prompts' episodes, in the prompts' order, whatever order the episodes ended in.
+def test_rows_are_the_episodes_of_the_prompts_in_their_order(stepped: Stepped) -> None:
+    trainer = stepped.trainer
     assert trainer.asked == [TASKS[0]] * GROUP + [TASKS[1]] * GROUP
     names = [episode.episode.task_id for episode in trainer.trajectories]
     assert names == [f"digits/{task}" for task in trainer.asked]
     assert [episode.episode.sample for episode in trainer.trajectories] == 2 * list(range(GROUP))
+    finished = [episode.finished for episode in trainer.trajectories]
+    assert finished != sorted(finished)
     for row, episode in enumerate(trainer.trajectories):
         assert tokens(trainer.batch, row, "prompt") == list(episode.prompt_ids)
         assert tokens(trainer.batch, row, "completion") == list(episode.completion_ids)
     assert len({episode.completion_ids for episode in trainer.trajectories}) > 1
 
-    # Rewards: the environment's and the user's, both logged.
-    logged = trainer.state.log_history[0]
-    rewards = [episode.reward for episode in trainer.trajectories]
+
+def test_rewards_are_the_environments_and_the_users(stepped: Stepped) -> None:
+    logged = stepped.trainer.state.log_history[0]
+    rewards = [episode.reward for episode in stepped.trainer.trajectories]
     assert logged["rewards/environment_reward/mean"] == pytest.approx(sum(rewards) / len(rewards))
     assert logged["rewards/by_member/mean"] == pytest.approx(0.5)
-    assert logged["rollout/turns"] == sum(len(episode.steps) for episode in trainer.trajectories)
+    assert logged["rollout/turns"] == sum(len(episode.steps) for episode in stepped.trainer.trajectories)
     assert logged["rollout/unscored"] == 0
 
-    # The optimiser stepped, and the engine has the new weights.
+
+def test_the_optimiser_steps_and_the_engine_follows(stepped: Stepped) -> None:
+    trainer = stepped.trainer
     assert torch.isfinite(trainer.loss)
-    assert set(moved(before, weights(trainer))) == set(before)
-    assert trainer.engine.weights_version > version
-    prompt = list(trainer.trajectories[0].prompt_ids)
-    assert greedy(trainer, prompt) == reference(trainer, prompt)
+    assert set(moved(stepped.before, weights(trainer))) == set(stepped.before)
+    assert trainer.engine.weights_version > stepped.version
+    for episode in trainer.trajectories[::GROUP]:
+        prompt = list(episode.history.parent.token_ids)
+        assert greedy(trainer, prompt) == reference(trainer, prompt)
 
 
 def tokens(batch: dict[str, torch.Tensor], row: int, part: str) -> list[int]:
@@ -181,9 +214,8 @@ def tokens(batch: dict[str, torch.Tensor], row: int, part: str) -> list[int]:
     return ids
 
 
-def test_only_what_the_policy_sampled_carries_gradient(make: Make) -> None:
-    trainer = make()
-    trainer.train()
+def test_only_what_the_policy_sampled_carries_gradient(stepped: Stepped) -> None:
+    trainer = stepped.trainer
     assert trainer.logps is not None
     assert trainer.logps.grad is not None
     sampled = torch.zeros_like(trainer.logps, dtype=torch.bool)
@@ -209,10 +241,11 @@ def test_only_what_the_policy_sampled_carries_gradient(make: Make) -> None:
     torch.testing.assert_close(trainer.inputs["sampling_per_token_logps"], expected)
 
 
-def test_speculation_changes_nothing_of_the_batch(make: Make, pretrained: Any) -> None:
+def test_speculation_changes_nothing_of_the_batch(make: Workshop, pretrained: Any, sandbox: str) -> None:
+    terminal = functools.partial(TerminalEnv, DigitSuite(), sandbox=sandbox)
     memory = MemoryWorldModel()
-    ahead = make(world_model=memory)
-    behind = make(model=pretrained, world_model=memory, speculation=Off())
+    ahead = make(terminal, world_model=memory)
+    behind = make(terminal, model=pretrained, world_model=memory, speculation=Off())
     batches = []
     for trainer in (behind, ahead):  # the memory has seen the first when the second plays
         trainer.model.train()
@@ -228,8 +261,8 @@ def rows() -> list[dict[str, Any]]:
     return [{"prompt": "Which digit?", "task": task} for task in TASKS for _ in range(GROUP)]
 
 
-def test_a_broken_episode_is_left_out(make: Make) -> None:
-    trainer = make(lambda env: Breaking(env, steps=(1,), resets=(2,)))
+def test_a_broken_episode_is_left_out(make: Workshop) -> None:
+    trainer = make(lambda: Breaking(DigitEnv(), steps=(1,), resets=(2,)))
     before = weights(trainer)
     trainer.train()
     logged = trainer.state.log_history[0]
@@ -245,9 +278,9 @@ def test_a_broken_episode_is_left_out(make: Make) -> None:
 
 
 @pytest.mark.parametrize("loss_type", ["grpo", "dapo", "dr_grpo"])
-def test_a_batch_in_which_all_broke_trains_nothing(make: Make, loss_type: str, caplog: Any) -> None:
+def test_a_batch_in_which_all_broke_trains_nothing(make: Workshop, loss_type: str, caplog: Any) -> None:
     everyone = tuple(range(GROUP))
-    trainer = make(lambda env: Breaking(env, resets=everyone), loss_type=loss_type)
+    trainer = make(lambda: Breaking(DigitEnv(), resets=everyone), loss_type=loss_type)
     before = weights(trainer)
     trainer.train()
     assert losses(trainer) == [0.0]
@@ -258,11 +291,8 @@ def test_a_batch_in_which_all_broke_trains_nothing(make: Make, loss_type: str, c
     assert "no sandbox today" in caplog.text
 
 
-def test_no_row_is_longer_than_its_limit(make: Make) -> None:
-    whole = make()
-    whole.train()
-    limit = 8
-    assert max(len(episode.completion_ids) for episode in whole.trajectories) > limit
+def test_no_row_is_longer_than_its_limit(make: Workshop) -> None:
+    limit = 8  # the first command is 3 tokens long, what it shows 7
     trainer = make(max_completion_length=limit)
     before = weights(trainer)
     trainer.train()
@@ -274,7 +304,7 @@ def test_no_row_is_longer_than_its_limit(make: Make) -> None:
     assert moved(before, weights(trainer))
 
 
-def test_nothing_is_learnt_from_truncated_episodes_where_that_is_asked_for(make: Make) -> None:
+def test_nothing_is_learnt_from_truncated_episodes_where_that_is_asked_for(make: Workshop) -> None:
     trainer = make(max_completion_length=8, mask_truncated_completions=True)
     before = weights(trainer)
     trainer.train()
@@ -282,7 +312,7 @@ def test_nothing_is_learnt_from_truncated_episodes_where_that_is_asked_for(make:
     assert moved(before, weights(trainer)) == []
 
 
-def test_equal_rewards_give_no_gradient(make: Make) -> None:
+def test_equal_rewards_give_no_gradient(make: Workshop) -> None:
     trainer = make(reward_funcs=lambda prompts, trajectory, **_: [-episode.reward for episode in trajectory])
     before = weights(trainer)
     trainer.train()
@@ -290,7 +320,7 @@ def test_equal_rewards_give_no_gradient(make: Make) -> None:
     assert moved(before, weights(trainer)) == []
 
 
-def test_steps_follow_each_other_and_evaluation_fits_between(make: Make) -> None:
+def test_steps_follow_each_other_and_evaluation_fits_between(make: Workshop) -> None:
     """The engine serves one event loop after the other; seeds differ by step, and evaluation has its own."""
     suite = DigitSuite()
     trainer = make(
@@ -313,23 +343,30 @@ def test_steps_follow_each_other_and_evaluation_fits_between(make: Make) -> None
     assert train != evaluation
     assert seen == [(train, 0), (evaluation, 1), (train, 1), (evaluation, 2)]
     assert "eval_rewards/environment_reward/mean" in trainer.state.log_history[1]
-    assert trainer.model.training
 
 
-def test_terminals_are_made_when_they_are_needed(model: Any, tokenizer: Any, sandbox: str, tmp_path: Path) -> None:
-    from obsspec_gym.envs import terminal
+def test_terminals_are_made_for_a_suite_and_closed(model: Any, tokenizer: Any, sandbox: str, tmp_path: Path) -> None:
+    def of_the_terminals() -> set[str]:
+        return {thread.name for thread in threading.enumerate() if "environment" in thread.name}
 
+    assert of_the_terminals() == set()
     with ObsSpecGRPOTrainer(
         model,
-        args=config(tmp_path, max_completion_length=32),
+        args=config(tmp_path, max_completion_length=40),
         train_dataset=task_dataset("basics/config", (10_000, 10_001)),
         processing_class=tokenizer,
         suite="basics/config",
         num_envs=2,
+        terminal_options={"sandbox": sandbox, "max_turns": 2},
         max_turn_tokens=8,
     ) as trainer:
-        assert trainer.rollouts._environments is None
-        assert terminal is not None
+        assert of_the_terminals() == set()
+        trainer.train()
+        assert len(of_the_terminals()) == 2
+        assert trainer.state.log_history[0]["rollout/turns"] >= GROUP * 2
+    assert of_the_terminals() == set()
+    with pytest.raises(ClosedError):
+        greedy(trainer, [0])
 
 
 @pytest.mark.parametrize(
