@@ -49,7 +49,7 @@ class MemoryWorldModel:
     Deterministic: equal transitions in equal order give equal predictions. Used from one thread.
 
     Args:
-        capacity: Contexts remembered, a level; the least recently used is forgotten.
+        capacity: Contexts remembered, a level; the one that recurred least recently is forgotten.
         outcomes: Distinct outcomes remembered, a context; the rarest, then oldest, is forgotten.
 
     Raises:

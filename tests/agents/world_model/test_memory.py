@@ -108,6 +108,16 @@ def test_weaker_contexts_fill_up_to_n() -> None:
     ]
 
 
+def test_what_fills_up_gets_only_the_probability_that_is_left() -> None:
+    memory = MemoryWorldModel()
+    happen(memory, start("a"), "ls", "from a")
+    happen(memory, start("b"), "ls", "from b")
+    first, second = ask(memory, start("b"), "ls", n=2)
+    unlimited = memory._calibration["memory:action"](1 / 3)  # once in two, and there may be others
+    assert second.observation == "from a"
+    assert second.probability == pytest.approx((1 - first.probability) * unlimited)
+
+
 def test_output_that_is_already_there_drops_what_contradicts_it() -> None:
     memory = MemoryWorldModel()
     for observation in ["ok 1\nok 2\n" + DONE, "ok 1\nfailed 2\n[exit 1] ~"]:
@@ -151,6 +161,13 @@ def test_stays_within_its_bounds_and_forgets_the_least_recent_first() -> None:
     assert ask(memory, start("task 9"), "ls")[0].source == "memory:prefix"
     assert ask(memory, start("task 0"), "ls")[0].source == "memory:action"
     assert len(ask(memory, start("task 0"), "ls", n=9)) == 2
+
+
+def test_what_happens_again_is_not_forgotten() -> None:
+    memory = MemoryWorldModel(capacity=2)
+    for task in ["often", "b", "often", "c", "often", "d"]:
+        happen(memory, start(task), "ls", f"files of {task}")
+    assert ask(memory, start("often"), "ls")[0].source == "memory:prefix"
 
 
 def test_a_checkpoint_brings_back_the_same_predictions() -> None:
