@@ -22,19 +22,25 @@ EPISODES = [
 ]
 
 
-@pytest.fixture(scope="module")
-def model_directory(tmp_path_factory: pytest.TempPathFactory, compact_tokenizer: Any) -> Path:
-    """One model for both parts: one token sequence of an episode trains both."""
+def random_model(tokenizer: Any, context: int = 512) -> Any:
     import torch
     from transformers import Qwen3Config, Qwen3ForCausalLM
 
     torch.manual_seed(0)
     config = Qwen3Config(
-        vocab_size=len(compact_tokenizer), hidden_size=64, intermediate_size=128, num_hidden_layers=2,
-        num_attention_heads=2, num_key_value_heads=1, head_dim=32, max_position_embeddings=512,
-        tie_word_embeddings=True, eos_token_id=compact_tokenizer.eos_token_id, pad_token_id=0, bos_token_id=None,
+        vocab_size=len(tokenizer), hidden_size=64, intermediate_size=128, num_hidden_layers=2,
+        num_attention_heads=2, num_key_value_heads=1, head_dim=32, max_position_embeddings=context,
+        tie_word_embeddings=True, eos_token_id=tokenizer.eos_token_id, pad_token_id=0, bos_token_id=None,
     )  # fmt: skip
-    model = Qwen3ForCausalLM(config)
+    return Qwen3ForCausalLM(config)
+
+
+@pytest.fixture(scope="module")
+def model_directory(tmp_path_factory: pytest.TempPathFactory, compact_tokenizer: Any) -> Path:
+    """One model for both parts: one token sequence of an episode trains both."""
+    import torch
+
+    model = random_model(compact_tokenizer)
     rows = [compact_tokenizer.encode(dialogue(*episode), add_special_tokens=False) for episode in EPISODES]
     width = max(map(len, rows))
     ids = torch.tensor([row + [0] * (width - len(row)) for row in rows])
@@ -181,6 +187,18 @@ def test_speculative_and_committed_completions_are_the_same(model_directory: Pat
         assert (await speculative).token_ids == committed.token_ids
 
     asyncio.run(main())
+    policy.close()
+
+
+def test_a_chat_model_talks_in_its_own_template(tmp_path: Path, chat_tokenizer: Any) -> None:
+    random_model(chat_tokenizer, context=2048).save_pretrained(tmp_path)
+    chat_tokenizer.save_pretrained(tmp_path)
+    policy = load_policy(tmp_path, driver="inline", sampling=Sampling(max_tokens=8), system_prompt="Be brief.")
+    history = asyncio.run(play(policy, "do it", [DONE, DONE]))
+    assert all(isinstance(turn.action, MalformedCall) for turn in history.turns), "nothing was ever taught to it"
+    text = chat_tokenizer.decode(list(history.token_ids))
+    assert text.startswith("<|im_start|>system\nBe brief.\n\n# Tools")
+    assert text.count(f"<tool_response>\n{DONE}\n</tool_response><|im_end|>\n<|im_start|>assistant\n") == 2
     policy.close()
 
 
