@@ -67,7 +67,7 @@ class TerminalEnv(gym.Env[str, str]):
         InvalidArgumentError: If an argument is not what is described here.
 
     Example:
-        >>> env = TerminalEnv("basics", sandbox="local")
+        >>> env = TerminalEnv("basics")
         >>> instruction, info = env.reset(seed=0)
         >>> observation, reward, terminated, truncated, info = env.step("echo hello")
         >>> print(observation)

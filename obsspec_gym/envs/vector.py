@@ -27,7 +27,7 @@ class TerminalVectorEnv(ThreadVectorEnv):
         InvalidArgumentError: If an argument is not what is described here or there.
 
     Example:
-        >>> envs = TerminalVectorEnv(2, suite="basics", sandbox="local")
+        >>> envs = TerminalVectorEnv(2, suite="basics")
         >>> instructions, infos = envs.reset(seed=0)
         >>> observations, rewards, terminated, truncated, infos = envs.step(["echo a", "echo b"])
         >>> [observation.splitlines()[0] for observation in observations]
