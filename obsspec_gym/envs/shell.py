@@ -48,6 +48,7 @@ _CHUNK = 65_536
 _STEP_SECONDS = (0.5, 1.0)  # for SIGINT, for SIGKILL to take effect
 _STEP_REPEAT = 0.05
 _MARK_SECONDS = 5.0
+_LAST_WORDS_SECONDS = 0.1
 
 
 class ShellProcess(Protocol):
@@ -214,6 +215,7 @@ class Shell:
         poll = select.poll()
         for fd in (pipes.output, pipes.status, self._process.fileno()):
             poll.register(fd, select.POLLIN)
+        ending = False
         while (left := deadline - time.monotonic()) > 0 and not self._ended:
             self._send()
             if self._unsent:
@@ -224,9 +226,12 @@ class Shell:
                 poll.unregister(pipes.script)
             if pipes.status in ready:
                 self._status = (self._status + _read(pipes.status))[-_CHUNK:]
-            # What it said before it ended still counts: the end is noticed when nothing else is left to read.
+            # What it said before it ended still counts; but somebody else may hold its output and go on.
+            if not ending and self._process.fileno() in ready:
+                ending, deadline = True, min(deadline, time.monotonic() + _LAST_WORDS_SECONDS)
             self._ended = ready == {self._process.fileno()}
             yield _read(pipes.output) if pipes.output in ready else b""
+        self._ended = self._ended or ending
 
     def _send(self) -> None:
         while self._unsent:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import shutil
+import signal
 import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from obsspec_gym.envs.sandbox.pipes import PipeSet
+from obsspec_gym.envs.sandbox.processes import send_signal, with_environment
 from obsspec_gym.envs.sandbox.sessions import Session, Supervisor
 
 ENVIRONMENT: Mapping[str, str] = {
@@ -61,6 +62,8 @@ class Resources:
     supervisor: Supervisor | None = None
     session: Session | None = None
     directory: str | None = None
+    mark: bytes = b""
+    """An environment entry of every process that may have left our tree."""
 
     def kill(self) -> None:
         """Kills every process, and closes nothing: callable from any thread."""
@@ -73,18 +76,19 @@ class Resources:
             self.session.end_processes()
             self.session.close()
             self.session = None
+        self.kill()
         self.pipes.close_all()
         if self.process is not None:
-            # Its script pipe is closed: it tidies up and ends by itself, quickly.
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self.process.wait(2.0)
-            self.kill()
             self.process.kill()
             self.process.wait()
             self.process = None
         if self.supervisor is not None:
             self.supervisor.close()
             self.supervisor = None
+        while self.mark and (strays := with_environment(self.mark)):
+            # An exception may have come before a session was known.
+            send_signal(strays, signal.SIGKILL)
+        self.mark = b""
         if self.directory is not None:
             shutil.rmtree(self.directory, ignore_errors=True)
             self.directory = None

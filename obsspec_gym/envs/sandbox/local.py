@@ -42,11 +42,12 @@ class LocalSandbox(SupervisedSandbox):
         )
         directory = resources.directory = tempfile.mkdtemp(prefix="obsspec-")
         self._home = f"{directory}/home"
+        resources.mark = f"HOME={self._home}".encode()
         mark = shlex.quote(f"HOME={self._home}")
         # The supervisor tidies up as well, for the case that this process is killed.
         tidy = (
-            f"while found=$(grep -lszxF {mark} /proc/[0-9]*/environ); [[ $found ]]; do kill -KILL ${{found//[!0-9$'\\n']/}}; done; "
-            f"rm -rf {shlex.quote(directory)}"
+            f"while found=$(grep -lszxF {mark} /proc/[0-9]*/environ); [[ $found ]]; do "
+            f"kill -KILL ${{found//[!0-9$'\\n']/}}; done; rm -rf {shlex.quote(directory)}"
         )
         return Layers(
             outer=(),

@@ -226,10 +226,11 @@ class SupervisedSandbox(ABC):
         # The supervisor's background jobs ignore SIGINT; the agent's programs must not.
         command = f"{prefix} env -i --default-signal=INT,QUIT {words} {' '.join(COMMAND)}"
         printed = self._supervise(f"({layers.limits}; exec {command}) {redirections} &\necho $!")
-        mark = b"" if layers.depth else f"HOME={layers.home}".encode()
         assert self._supervisor is not None
         # Nothing that the finaliser holds may refer to this object.
-        session = Session(int(printed.split()[-1]), layers.depth, functools.partial(reap, self._supervisor), mark)
+        session = Session(
+            int(printed.split()[-1]), layers.depth, functools.partial(reap, self._supervisor), self._resources.mark
+        )
         self._resources.session = session
         self._shell = Shell(self._agent_pipes, session)
         cwd = self._shell.open(self._cwd, _WORK_SECONDS)
