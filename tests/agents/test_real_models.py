@@ -46,7 +46,7 @@ def model_directory(tmp_path_factory: pytest.TempPathFactory, compact_tokenizer:
     ids = torch.tensor([row + [0] * (width - len(row)) for row in rows])
     labels = torch.tensor([row + [-100] * (width - len(row)) for row in rows])
     optimizer = torch.optim.AdamW(model.parameters(), lr=5e-3)
-    for _ in range(120):
+    for _ in range(60):
         optimizer.zero_grad()
         loss = model(input_ids=ids, labels=labels).loss
         loss.backward()
