@@ -51,7 +51,7 @@ class Vocabulary(enum.Enum):
     """Which words a split draws its names from."""
 
     TRAIN = "train"
-    """:data:`TRAIN_WORDS`, and made-up words of two or three syllables without end."""
+    """:data:`TRAIN_WORDS`, and made-up words without end."""
     HELD_OUT = "held-out"
     """:data:`HELD_OUT_WORDS` only; no training task contains one."""
 
@@ -84,13 +84,19 @@ class Words:
     def _candidate(self) -> str:
         if self._vocabulary is Vocabulary.HELD_OUT:
             return self._rng.choice(HELD_OUT_WORDS)
-        if self._rng.random() < 0.5:
+        if self._rng.random() < 0.4:
             return self._rng.choice(TRAIN_WORDS)
         word = made_up_word(self._rng)
         return self._rng.choice(TRAIN_WORDS) if word in HELD_OUT_WORDS else word
 
 
 def made_up_word(rng: Random) -> str:
-    """A pronounceable word of two or three syllables."""
-    syllables = rng.choice((2, 2, 3))
-    return "".join(rng.choice(_ONSETS) + rng.choice(_VOWELS) + rng.choice(_CODAS) for _ in range(syllables))
+    """A word that does not exist: two or three syllables, or the head of one word and the tail of another.
+
+    Whoever has to copy such words cannot learn how they go on from how they begin.
+    """
+    if rng.random() < 0.4:
+        syllables = rng.choice((2, 2, 3))
+        return "".join(rng.choice(_ONSETS) + rng.choice(_VOWELS) + rng.choice(_CODAS) for _ in range(syllables))
+    head, tail = rng.choice(TRAIN_WORDS), rng.choice(TRAIN_WORDS)
+    return head[: rng.randint(2, 4)] + tail[-rng.randint(2, 4) :]
