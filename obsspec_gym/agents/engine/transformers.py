@@ -34,6 +34,7 @@ except ImportError as error:
 from obsspec_gym.agents.engine.embedded.core import Core
 from obsspec_gym.agents.engine.embedded.drivers import Change, Driver, InlineDriver, ThreadDriver
 from obsspec_gym.agents.engine.embedded.inbox import Inbox
+from obsspec_gym.agents.engine.embedded.kv import row_length
 from obsspec_gym.agents.engine.embedded.model import rows_are_independent
 from obsspec_gym.agents.engine.embedded.process import ProcessDriver
 from obsspec_gym.agents.engine.embedded.requests import Cancel, Promote, Submit
@@ -140,8 +141,8 @@ class TransformersEngine:
         weights = ModelWeights.allocate(self._shape, dtype, device)
         core = Core(weights, self._limits)
         if name == "inline":
-            return InlineDriver(core, self._inbox.deliver, step_seconds), weights
-        return ThreadDriver(core, self._inbox.deliver), weights
+            return InlineDriver(core, self._inbox, step_seconds), weights
+        return ThreadDriver(core, self._inbox), weights
 
     def _default_capacity(self, itemsize: int) -> int:
         per_token = self._shape.layers * self._shape.kv_width * itemsize
@@ -182,14 +183,17 @@ class TransformersEngine:
         self._check(prompt, sampling, seed, draft)
         number = next(self._numbers)
         future: asyncio.Future[Completion] = asyncio.get_running_loop().create_future()
-        self._inbox.expect(number, future)
+        partial = self._inbox.expect(number, future)
         try:
             self._driver.send(Submit(number, prompt, sampling, seed, priority, draft))
         except EngineError:
             self._inbox.forget(number)
             raise
         return Generation(
-            future, cancel=lambda: self._cancel(number), promote=lambda: self._driver.send(Promote(number))
+            future,
+            cancel=lambda: self._cancel(number),
+            promote=lambda: self._driver.send(Promote(number)),
+            partial=lambda: tuple(partial),
         )
 
     def _cancel(self, number: int) -> None:
@@ -211,7 +215,7 @@ class TransformersEngine:
                 raise InvalidArgumentError(f"token ids of the {name} must be in [0, {shape.vocabulary}), got {wrong}")
         if not 0 <= seed < 2**63:
             raise InvalidArgumentError(f"the seed must be in [0, 2**63), got {seed}")
-        most = min(len(prompt) + sampling.max_tokens, shape.context)
+        most = row_length(min(len(prompt) + sampling.max_tokens, shape.context))
         if most > limits.capacity_tokens:
             raise InvalidArgumentError(
                 f"prompt and max_tokens can need {most} KV slots, and the engine has {limits.capacity_tokens}"

@@ -14,7 +14,7 @@ from obsspec_gym.agents.engine.base import EngineLoad
 from obsspec_gym.agents.engine.embedded.kv import KVRows, Row
 from obsspec_gym.agents.engine.embedded.model import Batch, LeanModel, Span
 from obsspec_gym.agents.engine.embedded.prefix import PrefixTree
-from obsspec_gym.agents.engine.embedded.requests import Cancel, Command, Finished, Promote, Request, Submit
+from obsspec_gym.agents.engine.embedded.requests import Cancel, Command, Finished, Progress, Promote, Request, Submit
 from obsspec_gym.agents.engine.embedded.sampler import Draw, Sampler
 from obsspec_gym.agents.engine.embedded.scheduler import Limits, Scheduler, Work
 from obsspec_gym.agents.engine.embedded.weights import ModelWeights
@@ -100,6 +100,15 @@ class Core:
         self._requests.clear()
         self._forget()
         return failed
+
+    def progress(self) -> Progress | None:
+        """What speculative requests have sampled since this was last asked; ``None`` for nothing."""
+        news = {}
+        for request in self._requests.values():
+            if request.priority is Priority.SPECULATIVE and request.generated > request.told:
+                news[request.number] = tuple(request.tokens[request.prompt_length + request.told :])
+                request.told = request.generated
+        return Progress(news) if news else None
 
     @torch.inference_mode()
     def step(self) -> list[Finished]:

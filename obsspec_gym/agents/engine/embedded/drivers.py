@@ -6,15 +6,13 @@ import asyncio
 import threading
 import traceback
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Protocol
 
 from obsspec_gym.agents.engine.base import EngineLoad
 from obsspec_gym.agents.engine.embedded.core import Core
-from obsspec_gym.agents.engine.embedded.requests import Command, Finished
-
-Deliver = Callable[[Sequence[Finished]], None]
-"""Takes finished requests to whoever awaits them; may be called from any thread."""
+from obsspec_gym.agents.engine.embedded.inbox import Inbox
+from obsspec_gym.agents.engine.embedded.requests import Command, Finished, Progress
 
 Change = Callable[[], None]
 """Writes new weights."""
@@ -54,14 +52,14 @@ class InlineDriver:
 
     Args:
         core: What to run.
-        deliver: Where finished requests go.
+        inbox: Where finished requests go.
         step_seconds: Loop seconds a step takes: its results are delivered so much later. With a loop whose clock is
             virtual, other events happen in between, at no cost.
     """
 
-    def __init__(self, core: Core, deliver: Deliver, step_seconds: float = 0.0) -> None:
+    def __init__(self, core: Core, inbox: Inbox, step_seconds: float = 0.0) -> None:
         self._core = core
-        self._deliver = deliver
+        self._inbox = inbox
         self._step_seconds = step_seconds
         self._commands: deque[Command] = deque()
         self._lock = threading.Lock()
@@ -86,7 +84,7 @@ class InlineDriver:
             self._apply()
             change()
             dropped = self._core.update(version)
-        self._deliver(dropped)
+        self._inbox.deliver(dropped)
 
     def close(self) -> None:
         self._closed = True
@@ -105,17 +103,19 @@ class InlineDriver:
             self._apply()
             busy = self._core.busy
             finished = guarded_step(self._core) if busy else []
+            progress = self._core.progress() if busy else None
         if self._closed or self._loop is None or not busy:
             self._handle = None
         elif self._step_seconds > 0:
-            self._handle = self._loop.call_later(self._step_seconds, self._end, finished)
+            self._handle = self._loop.call_later(self._step_seconds, self._end, finished, progress)
         else:
-            self._end(finished)
+            self._end(finished, progress)
 
-    def _end(self, finished: list[Finished]) -> None:
+    def _end(self, finished: list[Finished], progress: Progress | None) -> None:
         assert self._loop is not None
         self._handle = self._loop.call_soon(self._begin)
-        self._deliver(finished)
+        self._inbox.note(progress)
+        self._inbox.deliver(finished)
 
 
 class ThreadDriver:
@@ -123,12 +123,12 @@ class ThreadDriver:
 
     Args:
         core: What to run.
-        deliver: Where finished requests go.
+        inbox: Where finished requests go.
     """
 
-    def __init__(self, core: Core, deliver: Deliver) -> None:
+    def __init__(self, core: Core, inbox: Inbox) -> None:
         self._core = core
-        self._deliver = deliver
+        self._inbox = inbox
         self._commands: deque[Command | Callable[[], None]] = deque()
         self._wake = threading.Event()
         self._thread: threading.Thread | None = None
@@ -150,7 +150,7 @@ class ThreadDriver:
         def apply() -> None:
             try:
                 change()
-                self._deliver(self._core.update(version))
+                self._inbox.deliver(self._core.update(version))
             finally:
                 done.set()
 
@@ -182,8 +182,9 @@ class ThreadDriver:
                     core.apply(command)
             if core.busy:
                 finished = guarded_step(core)
+                self._inbox.note(core.progress())
                 if finished:
-                    self._deliver(finished)
+                    self._inbox.deliver(finished)
             else:
                 self._wake.wait()
                 self._wake.clear()

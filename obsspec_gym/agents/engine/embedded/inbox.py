@@ -6,7 +6,7 @@ import asyncio
 import threading
 from collections.abc import Sequence
 
-from obsspec_gym.agents.engine.embedded.requests import Finished
+from obsspec_gym.agents.engine.embedded.requests import Finished, Progress
 from obsspec_gym.errors import EngineError, GenerationCancelled
 from obsspec_gym.types import Completion
 
@@ -16,20 +16,33 @@ class Inbox:
 
     def __init__(self) -> None:
         self._futures: dict[int, asyncio.Future[Completion]] = {}
+        self._partial: dict[int, list[int]] = {}
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
         return len(self._futures)
 
-    def expect(self, number: int, future: asyncio.Future[Completion]) -> None:
-        """Somebody awaits a request."""
+    def expect(self, number: int, future: asyncio.Future[Completion]) -> list[int]:
+        """Somebody awaits a request. Returns where its tokens are noted as they become known."""
         with self._lock:
             self._futures[number] = future
+            return self._partial.setdefault(number, [])
 
     def forget(self, number: int) -> None:
         """Nobody awaits it any more."""
         with self._lock:
             self._futures.pop(number, None)
+            self._partial.pop(number, None)
+
+    def note(self, progress: Progress | None) -> None:
+        """Notes tokens of requests that are not finished."""
+        if progress is None:
+            return
+        with self._lock:
+            for number, tokens in progress.tokens.items():
+                known = self._partial.get(number)
+                if known is not None:
+                    known.extend(tokens)
 
     def deliver(self, finished: Sequence[Finished]) -> None:
         """Resolves the futures of what has finished."""
@@ -37,6 +50,7 @@ class Inbox:
         with self._lock:
             for end in finished:
                 future = self._futures.pop(end.request, None)
+                self._partial.pop(end.request, None)
                 if future is not None:
                     by_loop.setdefault(future.get_loop(), []).append((future, end))
         here = _running_loop()

@@ -22,7 +22,7 @@ import torch
 from obsspec_gym.agents.engine.base import EngineLoad
 from obsspec_gym.agents.engine.embedded.drivers import Change
 from obsspec_gym.agents.engine.embedded.inbox import Inbox
-from obsspec_gym.agents.engine.embedded.requests import Command, Finished, Submit
+from obsspec_gym.agents.engine.embedded.requests import Command, Finished, Progress, Submit
 from obsspec_gym.agents.engine.embedded.scheduler import Limits
 from obsspec_gym.agents.engine.embedded.weights import ModelShape, ModelWeights
 from obsspec_gym.errors import EngineError
@@ -69,6 +69,7 @@ class Report:
 
     finished: list[Finished]
     load: EngineLoad
+    progress: Progress | None = None
 
 
 class ProcessDriver:
@@ -180,6 +181,7 @@ class ProcessDriver:
                     break
                 if isinstance(message, Report):
                     self._load = message.load
+                    self._inbox.note(message.progress)
                     self._inbox.deliver(message.finished)
                 elif isinstance(message, Paused):
                     self._paused.set()

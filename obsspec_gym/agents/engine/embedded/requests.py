@@ -48,6 +48,16 @@ class Finished:
     cancelled: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """What speculative requests have sampled since the last word of them.
+
+    Only theirs is told: a future that is given up is counted, and becomes the draft of what is generated instead.
+    """
+
+    tokens: dict[int, tuple[int, ...]]
+
+
 @dataclass(slots=True, eq=False)
 class Request:
     """One request's state.
@@ -61,6 +71,7 @@ class Request:
         accepted: How many tokens came from the draft.
         row: Where its keys and values live; ``None`` while it waits.
         computed: How many leading tokens have keys and values in ``row``.
+        told: How many of its completion tokens have been told (see :class:`Progress`).
     """
 
     number: int
@@ -74,6 +85,7 @@ class Request:
     accepted: int = 0
     row: Row | None = None
     computed: int = 0
+    told: int = 0
 
     @classmethod
     def of(cls, command: Submit) -> Request:

@@ -14,7 +14,7 @@ from obsspec_gym.agents.engine.embedded.drivers import guarded_step
 from obsspec_gym.agents.engine.embedded.process import Pause, Paused, Ready, Report, Resume, map_memory
 from obsspec_gym.agents.engine.embedded.weights import ModelWeights
 
-_STEPS_A_REPORT = 16
+_STEPS_A_REPORT = 4
 _CHECK_SECONDS = 1.0
 
 
@@ -46,7 +46,7 @@ def _serve(connection: Connection, core: Core, parent: int) -> None:
         steps += 1
         finished = guarded_step(core)
         if finished or not core.busy or steps % _STEPS_A_REPORT == 0:
-            connection.send(Report(finished, core.load()))
+            connection.send(Report(finished, core.load(), core.progress()))
 
 
 def _take(connection: Connection, core: Core) -> None:
