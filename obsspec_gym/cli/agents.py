@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
@@ -175,9 +176,22 @@ async def _first_token(engine: Engine, sampling: Sampling) -> None:
 
 def _load_engine(directory: Path) -> Engine:
     """An engine in a process of its own, made from a model: such a one can have its caches emptied."""
+    _keep_temporary_directory_clean()
     from transformers import AutoModelForCausalLM
+    from transformers.utils.logging import disable_progress_bar
 
     from obsspec_gym.agents.engine.transformers import TransformersEngine
 
+    disable_progress_bar()  # type: ignore[no-untyped-call]
     model = AutoModelForCausalLM.from_pretrained(directory, local_files_only=True, dtype="auto")
     return TransformersEngine(model, driver="process")
+
+
+def _keep_temporary_directory_clean() -> None:
+    """Importing torch makes a directory for its compiler's cache, in the temporary one unless told otherwise."""
+    caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "torch" / "inductor"
+    try:
+        caches.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        return
+    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(caches))

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -151,20 +152,38 @@ def doctor(as_json: Json = False) -> None:
 
 def run(arguments: Sequence[str] | None) -> int:
     """Runs the command line; returns the exit status. A Ctrl-C is raised."""
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, _like_ctrl_c)
+    with _orderly_ends():
+        try:
+            status = app(args=arguments, prog_name="obsspec", standalone_mode=False)
+        except TyperException as error:
+            return _refuse(error.format_message())
+        except (InvalidArgumentError, MissingExtraError, SandboxUnavailableError) as error:
+            return _refuse(str(error))
+        except ObsSpecError as error:
+            print(f"obsspec: {type(error).__name__}: {error}", file=sys.stderr)
+            return 1
+        if status == INTERRUPTED:  # typer's answer to a KeyboardInterrupt
+            raise KeyboardInterrupt
+        return int(status or 0)
+
+
+@contextmanager
+def _orderly_ends() -> Iterator[None]:
+    """Whoever asks the process to end, by whichever signal, gets the same orderly end as by Ctrl-C.
+
+    Also where the shell had SIGINT ignored, as shells do with what they run in the background.
+    """
+    handlers: dict[signal.Signals, Any] = {
+        signal.SIGINT: signal.default_int_handler,
+        signal.SIGTERM: _like_ctrl_c,
+        signal.SIGHUP: _like_ctrl_c,
+    }
+    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
     try:
-        status = app(args=arguments, prog_name="obsspec", standalone_mode=False)
-    except TyperException as error:
-        return _refuse(error.format_message())
-    except (InvalidArgumentError, MissingExtraError, SandboxUnavailableError) as error:
-        return _refuse(str(error))
-    except ObsSpecError as error:
-        print(f"obsspec: {type(error).__name__}: {error}", file=sys.stderr)
-        return 1
-    if status == INTERRUPTED:  # typer's answer to a KeyboardInterrupt
-        raise KeyboardInterrupt
-    return int(status or 0)
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _refuse(sentence: str) -> int:
@@ -173,7 +192,6 @@ def _refuse(sentence: str) -> int:
 
 
 def _like_ctrl_c(number: int, frame: Any) -> None:
-    """Whoever asks the process to end gets the same orderly end."""
     signal.raise_signal(signal.SIGINT)
 
 

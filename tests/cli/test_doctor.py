@@ -1,0 +1,70 @@
+"""The doctor finds what is there, and tells how to get the rest."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+
+import pytest
+
+from obsspec_gym.cli import doctor, main
+
+
+def test_it_says_what_is_there(capsys):
+    assert main(["doctor", "--json"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    findings = json.loads(lines[-1])
+    assert findings["python"]["ok"]
+    assert findings["bubblewrap_sandbox"]["ok"]
+    assert findings["torch"]["ok"]
+    assert findings["torch"]["detail"].startswith("2.")
+    assert all(finding["ok"] or finding["fix"] or name == "gpu" for name, finding in findings.items())
+    assert any(line.startswith("ok") and "bubblewrap sandbox" in line for line in lines)
+
+
+def test_what_is_missing_comes_with_the_command_that_adds_it(capsys, monkeypatch, tmp_path):
+    monkeypatch.setattr(doctor, "bubblewrap_available", lambda: "this machine refuses namespaces")
+    monkeypatch.setattr(doctor, "SHIPPED", tmp_path)
+    monkeypatch.setattr(doctor, "_PROGRAMS", ("bash", "no-such-program"))
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/nothing.sock")
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")
+    findings = doctor.report(doctor.examine())
+    assert "sysctl" in findings["bubblewrap_sandbox"]["fix"]
+    assert findings["programs"]["fix"] == "apt-get install -y no-such-program"
+    assert findings["docker_daemon"]["fix"].startswith("apt-get install -y docker.io")
+    assert findings["shipped_pair"] == {
+        "name": "shipped_pair",
+        "ok": False,
+        "detail": "this installation comes without its policy",
+        "fix": "make pair",
+    }
+    printed = capsys.readouterr().out
+    assert "missing" in printed
+    assert "make pair" in printed
+
+
+def test_a_package_that_is_not_installed():
+    finding = doctor._package("no-such-package-at-all", "train")
+    assert (finding.ok, finding.fix) == (False, "pip install 'obsspec_gym[train]'")
+
+
+@pytest.mark.parametrize(("answer", "ok"), [(b"HTTP/1.0 200 OK\r\n\r\nOK", True), (b"HTTP/1.0 403 No\r\n\r\n", False)])
+def test_the_docker_daemon_is_asked(answer, ok, tmp_path, monkeypatch):
+    path = tmp_path / "docker.sock"
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{path}")
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(path))
+        server.listen()
+
+        def serve() -> None:
+            connection, _ = server.accept()
+            with connection:
+                assert connection.recv(100).startswith(b"GET /_ping")
+                connection.sendall(answer)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        finding = doctor._docker_daemon()
+        thread.join()
+    assert finding.ok is ok
