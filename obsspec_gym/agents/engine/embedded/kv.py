@@ -19,6 +19,11 @@ _SMALLEST = 64
 _FIRST_ROWS = 4
 
 
+def row_length(tokens: int) -> int:
+    """The length of the smallest row that holds this many tokens."""
+    return max(_SMALLEST, 1 << (tokens - 1).bit_length())
+
+
 @dataclass(frozen=True, slots=True)
 class Row:
     """One row: the class's index and the row's within it."""
@@ -87,22 +92,12 @@ class KVRows:
     """
 
     def __init__(self, shape: ModelShape, dtype: torch.dtype, device: torch.device) -> None:
-        lengths = [_SMALLEST]
-        while lengths[-1] < shape.context:
-            lengths.append(2 * lengths[-1])
-        self.classes = [SizeClass(shape, length, dtype, device) for length in lengths]
-
-    def class_of(self, tokens: int) -> int:
-        """The index of the smallest class that holds this many tokens."""
-        return max(0, (tokens - 1).bit_length() - (_SMALLEST - 1).bit_length())
-
-    def length_for(self, tokens: int) -> int:
-        """The length of that class."""
-        return self.classes[self.class_of(tokens)].length
+        count = (row_length(shape.context) // _SMALLEST).bit_length()
+        self.classes = [SizeClass(shape, _SMALLEST << i, dtype, device) for i in range(count)]
 
     def take(self, tokens: int) -> Row:
         """A row that holds this many tokens."""
-        size_class = self.class_of(tokens)
+        size_class = (row_length(tokens) // _SMALLEST).bit_length() - 1
         return Row(size_class, self.classes[size_class].take())
 
     def free(self, row: Row) -> None:

@@ -7,6 +7,7 @@ argmax(p / E) with exponential noise E, from a 64-bit key per (seed, i) and a 32
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -114,20 +115,24 @@ def process(logits: torch.Tensor, samplings: Sequence[Sampling]) -> torch.Tensor
         temperatures = torch.tensor([s.temperature or 1.0 for s in samplings], dtype=logits.dtype, device=logits.device)
         logits = logits / temperatures[:, None]
     cut = [i for i, s in enumerate(samplings) if s.top_k or s.top_p < 1]
+    if len(cut) == len(samplings):
+        return _cut_off(logits, samplings)
     if cut:
         logits = logits.clone()
-        for i in cut:
-            _cut_off(logits[i], samplings[i])
+        logits[cut] = _cut_off(logits[cut], [samplings[i] for i in cut])
     return logits
 
 
-def _cut_off(row: torch.Tensor, sampling: Sampling) -> None:
-    """Sets what top-k and top-p drop to minus infinity, in place. Ties go to the lower token id."""
-    order = torch.sort(row, descending=True, stable=True).indices
-    keep = torch.ones_like(row, dtype=torch.bool)
-    if sampling.top_k:
-        keep[sampling.top_k :] = False
-    if sampling.top_p < 1:
-        kept = torch.softmax(row[order].masked_fill(~keep, -torch.inf), dim=-1)
-        keep &= kept.cumsum(0) - kept < sampling.top_p
-    row[order[~keep]] = -torch.inf
+def _cut_off(logits: torch.Tensor, samplings: Sequence[Sampling]) -> torch.Tensor:
+    """Sets what top-k and top-p drop to minus infinity. Ties go to the lower token id."""
+    device, vocabulary = logits.device, logits.shape[-1]
+    ordered, order = torch.sort(logits, dim=-1, descending=True, stable=True)
+    top_k = torch.tensor([s.top_k or vocabulary for s in samplings], device=device)
+    drop = torch.arange(vocabulary, device=device) >= top_k[:, None]
+    if any(s.top_p < 1 for s in samplings):
+        top_p = torch.tensor(
+            [s.top_p if s.top_p < 1 else math.inf for s in samplings], dtype=logits.dtype, device=device
+        )
+        kept = torch.softmax(ordered.masked_fill_(drop, -torch.inf), dim=-1)
+        drop |= kept.cumsum(dim=-1) - kept >= top_p[:, None]
+    return logits.masked_fill(torch.empty_like(drop).scatter_(1, order, drop), -torch.inf)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from obsspec_gym.agents.engine.embedded.kv import KVRows
+from obsspec_gym.agents.engine.embedded.kv import KVRows, row_length
 from obsspec_gym.agents.engine.embedded.prefix import PrefixTree, common_length
 from obsspec_gym.agents.engine.embedded.requests import Request
 from obsspec_gym.types import Priority
@@ -88,7 +88,7 @@ class Scheduler:
     def reservation(self, request: Request) -> int:
         """KV slots that a request can come to need."""
         most = min(request.prompt_length + request.sampling.max_tokens, self._context)
-        return self._rows.length_for(most)
+        return row_length(most)
 
     def admit(self) -> bool:
         """Turns waiting requests into running ones, as far as there is room. Returns whether any was."""
@@ -191,7 +191,7 @@ class Scheduler:
     def _work(self, request: Request, room: int) -> Work:
         assert request.row is not None
         # All rows of a request in one step are in one size class: its next token's.
-        length = self._rows.length_for(request.computed + 1)
+        length = row_length(request.computed + 1)
         if self._rows.classes[request.row.size_class].length != length:
             request.row = self._rows.moved(request.row, request.computed, length)
         room = min(room, length - request.computed)
