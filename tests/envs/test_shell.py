@@ -207,7 +207,7 @@ def test_late_output_of_a_stopped_command_never_comes(sandbox: Sandbox) -> None:
 
 
 def test_what_ran_before_outlives_a_timeout(sandbox: Sandbox) -> None:
-    sandbox.run("sleep 30 & echo $! >pid")
+    sandbox.run("env --default-signal=INT sleep 30 & echo $! >pid")
     assert sandbox.run("sleep 20", 0.2).timed_out
     assert sandbox.run("kill -0 $(cat pid) && echo alive").output == b"alive\n"
 
