@@ -42,7 +42,7 @@ def write_cards(folder: Path, out: Path) -> None:
     """
     evaluation = json.loads((folder / "evaluation.json").read_text())
     seconds = json.loads((folder / "seconds.json").read_text())
-    data = {name: data_line(load(folder / f"{name}.jsonl")) for name in ("experts", "mixed")}
+    data = {name: data_line(load(folder / f"{name}.jsonl")) for name in ("experts", "more", "mixed")}
     for role, name in (("policy", "policy"), ("world", "world_model")):
         training = json.loads((folder / role / "training.json").read_text())
         size = (folder / role / "model.safetensors").stat().st_size
@@ -71,9 +71,10 @@ def card(
   linear decay over the last 40 %. Observation format version 1.
 - Learnt: {learnt}.
 - Data: recorded in bubblewrap sandboxes; task indices from 10,000 on (those below are for evaluation).
-  {data["experts"]} with experts that make a mistake with every tenth command (never learnt as a command).
-  {data["mixed"]} in which a first policy chose 70 % of the commands and the expert the rest; a command is learnt where
-  the expert would have chosen the same.
+  {data["experts"]} and {data["more"]} with experts that make a mistake with every tenth command (never learnt as a
+  command). {data["mixed"]} in which a first policy, trained for 700 steps on the first of these, chose 70 % of the
+  commands and the expert the rest; a command is learnt where the expert would have chosen the same. Both models go on
+  from that first policy.
 - Wall seconds of the recipe's steps on 2 cores: {", ".join(f"{name} {value}" for name, value in seconds.items())}.
 
 ## Losses

@@ -1,4 +1,6 @@
-"""Makes the shipped pair from nothing: records, trains, records the first policy's own mistakes, trains on, evaluates.
+"""Makes the shipped pair from nothing: records, trains, records a first policy's mistakes, trains on, evaluates.
+
+Both final models go on from the first policy, which has learnt to copy names and a little of what tools print.
 
 Two processes at a time, one thread each. The steps leave their files in ``--folder``; a step whose files are there
 is not done again, so that an interrupted run goes on where it was.
@@ -27,6 +29,9 @@ from agents.train import CONTEXT
 
 ROOT = Path(__file__).resolve().parent.parent
 SHIPPED = ROOT / "obsspec_gym" / "agents" / "shipped"
+
+FIRST_INDEX, FIRST_MIXED_INDEX = 10_000, 100_000
+"""Where the tasks of training begin; those below 10,000 are for evaluation."""
 
 _ENVIRONMENT = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
 
@@ -87,27 +92,42 @@ def recipe(args: argparse.Namespace) -> None:
     folder: Path = args.folder
     folder.mkdir(parents=True, exist_ok=True)
     step = Step(folder)
-    experts, mixed, tokenizer = folder / "experts.jsonl", folder / "mixed.jsonl", folder / "tokenizer"
-    first, policy, world = folder / "first", folder / "policy", folder / "world"
+    experts, more, mixed = (folder / f"{name}.jsonl" for name in ("experts", "more", "mixed"))
+    tokenizer, first, policy, world = (folder / name for name in ("tokenizer", "first", "policy", "world"))
     seed, sandbox = str(args.seed), args.sandbox
-
     record = ["agents.record", "--sandbox", sandbox, "--seed", seed]
-    step("experts", [experts], [*record, "--first", "10000", "--count", str(args.experts), "--out", str(experts)])
-    make_tokenizer(step, experts, tokenizer)
     learn = ["agents.train", "policy", "--tokenizer", str(tokenizer), "--seed", seed]
-    step("first policy", [first / "training.json"],
-         [*learn, "--data", str(experts), "--steps", str(args.first_steps), "--out", str(first)])  # fmt: skip
-    step("mixed", [mixed],
-         [*record, "--first", "100000", "--count", str(args.mixed), "--policy", str(first), "--share", "0.7",
-          "--out", str(mixed)])  # fmt: skip
-    both = ["--data", str(experts), str(mixed), "--tokenizer", str(tokenizer), "--seed", seed]
-    step("training", [policy / "training.json", world / "training.json"],
-         ["agents.train", "policy", *both, "--steps", str(args.policy_steps), "--out", str(policy)],
-         ["agents.train", "world", *both, "--steps", str(args.world_steps), "--out", str(world)])  # fmt: skip
+    count, later = str(args.experts), str(FIRST_INDEX + args.experts)
+
+    step("experts", [experts], [*record, "--first", str(FIRST_INDEX), "--count", count, "--out", str(experts)])
+    make_tokenizer(step, experts, tokenizer)
+    step(
+        "first policy and more experts",
+        [first / "training.json", more],
+        [*learn, "--data", str(experts), "--steps", str(args.first_steps), "--out", str(first)],
+        [*record, "--first", later, "--count", count, "--workers", "1", "--out", str(more)],
+    )
+    step(
+        "mixed",
+        [mixed],
+        [*record, "--first", str(FIRST_MIXED_INDEX), "--count", str(args.mixed), "--policy", str(first),
+         "--share", "0.7", "--out", str(mixed)],
+    )  # fmt: skip
+    rest = ["--data", str(experts), str(more), str(mixed), "--tokenizer", str(tokenizer), "--seed", seed,
+            "--start", str(first)]  # fmt: skip
+    step(
+        "training",
+        [policy / "training.json", world / "training.json"],
+        ["agents.train", "policy", *rest, "--steps", str(args.policy_steps), "--out", str(policy)],
+        ["agents.train", "world", *rest, "--steps", str(args.world_steps), "--out", str(world)],
+    )
     evaluation = folder / "evaluation.json"
-    step("evaluation", [evaluation],
-         ["agents.evaluate", "--policy", str(policy), "--world-model", str(world), "--sandbox", sandbox,
-          "--episodes", str(args.episodes), "--out", str(evaluation)])  # fmt: skip
+    step(
+        "evaluation",
+        [evaluation],
+        ["agents.evaluate", "--policy", str(policy), "--world-model", str(world), "--sandbox", sandbox,
+         "--episodes", str(args.episodes), "--out", str(evaluation)],
+    )  # fmt: skip
     if args.ship:
         for source, name in ((policy, "policy"), (world, "world_model")):
             shutil.copytree(source, SHIPPED / name, dirs_exist_ok=True, ignore=shutil.ignore_patterns("training.json"))
@@ -119,10 +139,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Make the shipped policy and world model.")
     parser.add_argument("--folder", type=Path, default=Path("build/pair"))
     parser.add_argument("--sandbox", default="bubblewrap")
-    parser.add_argument("--experts", type=int, default=4096, help="expert episodes")
+    parser.add_argument(
+        "--experts", type=int, default=2048, help="expert episodes before, and beside, the first training"
+    )
     parser.add_argument("--mixed", type=int, default=2048, help="episodes of the first policy with an expert")
     parser.add_argument("--first-steps", type=int, default=700)
-    parser.add_argument("--policy-steps", type=int, default=2000)
+    parser.add_argument("--policy-steps", type=int, default=1300)
     parser.add_argument("--world-steps", type=int, default=2000)
     parser.add_argument("--episodes", type=int, default=100, help="evaluation episodes, a split")
     parser.add_argument("--seed", type=int, default=0)

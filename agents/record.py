@@ -160,7 +160,7 @@ def main() -> None:
     parser.add_argument("--policy", type=Path, help="let this policy act, with the expert at its side")
     parser.add_argument("--share", type=float, default=1.0, help="how often the policy is the one who acts")
     parser.add_argument("--temperature", type=float, default=1.0)
-    parser.add_argument("--work", type=float, default=0.1, help="how long slow commands take; 1 is the real thing")
+    parser.add_argument("--work", type=float, default=0.05, help="how long slow commands take; 1 is the real thing")
     parser.add_argument("--sandbox", default="bubblewrap")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--seed", type=int, default=0)

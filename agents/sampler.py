@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -25,6 +26,8 @@ class Sampler:
 
     def __init__(self, folder: Path, seed: int, temperature: float = 1.0, max_tokens: int = 64) -> None:
         torch.set_num_threads(1)
+        # Renamed in transformers 5.40; the old name works in all versions that this project allows.
+        warnings.filterwarnings("ignore", "`past_key_values` is deprecated", FutureWarning)
         self._model = Qwen3ForCausalLM.from_pretrained(folder, attn_implementation="sdpa").eval()
         self._tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
         self._control = {name: self._tokenizer.token_to_id(name) for name in (TASK, ACT, OBS, END, PAD)}
