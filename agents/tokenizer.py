@@ -8,21 +8,9 @@ from pathlib import Path
 
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from obsspec_gym.agents.dialogue import ACT, END, OBS, PAD, TASK
+from obsspec_gym.agents.dialogue import ACT, COMPACT_CHAT_TEMPLATE, END, OBS, PAD, TASK
 
 VOCABULARY = 768
-
-CHAT_TEMPLATE = """\
-{%- for message in messages -%}
-{%- if message.role == 'user' -%}<|task|>{{ message.content }}
-{%- elif message.role == 'assistant' -%}<|act|>
-{%- if message.tool_calls -%}{{ message.tool_calls[0].function.arguments.command }}
-{%- else -%}{{ message.content }}{%- endif -%}<|end|>
-{%- elif message.role == 'tool' -%}<|obs|>{{ message.content }}
-{%- endif -%}
-{%- endfor -%}
-{%- if add_generation_prompt -%}<|act|>{%- endif -%}
-"""
 
 
 def train_tokenizer(texts: Iterable[str]) -> Tokenizer:
@@ -56,6 +44,6 @@ def save_tokenizer(tokenizer: Tokenizer, folder: Path, context: int) -> None:
         "additional_special_tokens": [TASK, ACT, OBS],
         "clean_up_tokenization_spaces": False,
         "model_max_length": context,
-        "chat_template": CHAT_TEMPLATE,
+        "chat_template": COMPACT_CHAT_TEMPLATE,
     }
     (folder / "tokenizer_config.json").write_text(json.dumps(settings, indent=2) + "\n")

@@ -25,6 +25,7 @@ from agents.corpus import Example, encode, load
 from agents.optimizer import optimizers
 from agents.tokenizer import save_tokenizer
 from obsspec_gym.agents.dialogue import ACT, END, PAD
+from obsspec_gym.envs.observation import ObservationFormat
 
 CONTEXT = 2048
 _POOL = 512
@@ -151,7 +152,9 @@ def save_model(model: Qwen3ForCausalLM, tokenizer: Tokenizer, folder: Path, fact
     model.generation_config = GenerationConfig(
         do_sample=True, eos_token_id=[tokenizer.token_to_id(name) for name in role_end], pad_token_id=pad
     )
+    model.config.observation_format = ObservationFormat.version
     model.save_pretrained(folder)
+    (folder / "model.safetensors").chmod(0o644)
     save_tokenizer(tokenizer, folder, CONTEXT)
     (folder / "training.json").write_text(json.dumps(facts, indent=1) + "\n")
 
