@@ -58,7 +58,7 @@ def equal(left: Any, right: Any) -> bool:
     return type(left) is type(right) and bool(left == right)
 
 
-@settings(max_examples=300)
+@settings(max_examples=150)
 @given(left=values, right=values)
 def test_same_observation_is_equality_by_value(left: Any, right: Any) -> None:
     assert same_observation(left, right) == equal(left, right)
@@ -112,7 +112,7 @@ def build(first: str, head: TokenIds, turns: list[tuple[str, TokenIds, str, Toke
     return history
 
 
-@settings(max_examples=200)
+@settings(max_examples=80)
 @given(left=steps, right=steps, head=tokens)
 def test_histories_are_equal_exactly_if_every_event_and_token_is(left: Any, right: Any, head: TokenIds) -> None:
     one, other = build("do", head, left), build("do", head, right)

@@ -106,7 +106,7 @@ innocent = st.text(alphabet=st.characters(exclude_categories=("Cs",), exclude_ch
 turns = st.lists(st.tuples(innocent, innocent), max_size=4)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(instruction=innocent, turns=turns)
 @pytest.mark.parametrize("kind", ["chat", "compact"])
 def test_increments_are_the_template_s_own_tokens(
@@ -121,7 +121,7 @@ CONTROL = ["<|im_start|>", "<|im_end|>", "<|endoftext|>", "<tool_call>", "</tool
            END, "<", "|", ">", "<|im_", "end|>", "im_start", "a", "\n"]  # fmt: skip
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(pieces=st.lists(st.sampled_from(CONTROL), max_size=8), place=st.sampled_from(["task", "action", "observation"]))
 @pytest.mark.parametrize("kind", ["chat", "compact"])
 def test_no_text_forges_a_control_token(
@@ -165,7 +165,7 @@ def test_text_around_a_control_token_s_name_is_encoded_as_ever(chat_tokenizer: A
 commands = st.text(alphabet=st.characters(exclude_categories=("Cs",), exclude_characters="\0"), max_size=40)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(command=commands)
 @pytest.mark.parametrize("kind", ["chat", "compact"])
 def test_what_is_encoded_is_parsed_again(kind: str, request: pytest.FixtureRequest, command: str) -> None:
@@ -252,7 +252,7 @@ def test_reads_exactly_one_valid_call(text: str, command: str | None) -> None:
     assert read_call(text) == command
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(data=st.data())
 @pytest.mark.parametrize("kind", ["chat", "compact"])
 def test_parse_never_raises(kind: str, request: pytest.FixtureRequest, data: st.DataObject) -> None:

@@ -14,6 +14,9 @@ from obsspec_gym.agents.world_model import CascadeWorldModel, LMWorldModel, Memo
 from obsspec_gym.errors import InvalidArgumentError
 from obsspec_gym.types import EpisodeId, MalformedCall, Outcome, Priority, Sampling, Transition
 
+# The first test pays for importing torch and transformers, which takes minutes on a busy machine.
+pytestmark = pytest.mark.timeout(600)
+
 DONE = "[exit 0] ~"
 EPISODES = [
     ("How many files?", [("ls", f"a\nb\n{DONE}"), ("submit 2", "[submitted]")]),

@@ -193,7 +193,7 @@ commands = st.sampled_from(["ls", "cat a", "touch b", "make", "submit"])
 outputs = st.sampled_from(["", "a", "a\nb", "a\nc", "b"])
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(
     episodes=st.lists(st.lists(st.tuples(commands, outputs), max_size=5), max_size=6),
     n=st.integers(1, 4),
