@@ -1,0 +1,43 @@
+"""The examples run, from top to bottom, and show what they say."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).parent.parent / "examples"
+
+
+def run(name: str) -> str:
+    done = subprocess.run([sys.executable, str(EXAMPLES / name)], capture_output=True, text=True, timeout=170)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_frozen_lake():
+    assert run("frozen_lake.py").endswith("trajectories equal: True\n")
+
+
+def test_own_loop():
+    first, second = run("own_loop.py").split("sample 0")
+    assert "(foreseen)" not in first
+    assert second.count("(foreseen)") == 3
+
+
+def test_terminal():
+    from obsspec_gym.envs.sandbox.bubblewrap import bubblewrap_available
+
+    if bubblewrap_available() is not None:
+        pytest.skip("no namespaces here")
+    found = re.search(r"(\d+) of (\d+) episodes solved; (\d+) of 32 observations", run("terminal.py"))
+    assert found is not None
+    assert int(found[1]) <= int(found[2])
+
+
+@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.name)
+def test_an_example_is_short(path):
+    assert len(path.read_text().splitlines()) <= 60
