@@ -2,34 +2,39 @@
 
 Real sandboxes, real models, interleaved repeats: once with a remote sandbox service's latency added to every command,
 once without. World-model time is charged: it runs on the same machine, beside the policy.
+
+A remote sandbox does not compute on the policy's machine, so here the tasks' programs have little to do (``work``; what
+they print is the same) and the added latency is what a tool takes. As many rollouts share the engine as a replica
+serves in practice (32), which is what makes a generation slow enough to be worth hiding (G/T).
 """
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
-from obsspec_gym.agents.lm_policy import LMPolicy, load_policy
-from obsspec_gym.agents.world_model.loading import load_world_model
 from obsspec_gym.envs.latency import LatencyProfile
 from obsspec_gym.envs.tasks import EVALUATION, get_suite
 from obsspec_gym.envs.vector import TerminalVectorEnv
 from obsspec_gym.errors import InvalidArgumentError
-from obsspec_gym.speculation.experiment import run_modes
+from obsspec_gym.speculation.agents import Agents
+from obsspec_gym.speculation.experiment import Experiment
 from obsspec_gym.speculation.results import ExperimentResult, Mode
 from obsspec_gym.speculation.selector import FixedSelector
 from obsspec_gym.speculation.slot import Episode
-from obsspec_gym.types import EpisodeId, Sampling
+from obsspec_gym.types import EpisodeId
 
 DEFAULTS: dict[str, Any] = {
     "repeats": 5,
-    "tasks": 2,
+    "tasks": 4,
     "group": 8,
-    "envs": 16,
+    "envs": 32,
     "depth": 1,
     "breadth": 1,
     "seed": 0,
     "suite": "basics",
     "latency": "remote",
+    "work": 0.05,
 }
 FULL: dict[str, Any] = {"repeats": 9, "tasks": 6}
 
@@ -45,6 +50,7 @@ def run(
     seed: int,
     suite: str,
     latency: str,
+    work: float,
     report: Any,
 ) -> dict[str, Any]:
     """Medians over interleaved repeats, each with its spread.
@@ -54,7 +60,7 @@ def run(
     """
     if tasks < 1 or group < 1 or tasks > len(EVALUATION):
         raise InvalidArgumentError(f"tasks must be in 1..{len(EVALUATION)} and group >= 1, got {tasks} and {group}")
-    source = get_suite(suite)
+    source = get_suite(suite, work=work)
     chosen = [source.task((seed * tasks + index) % len(EVALUATION)) for index in range(tasks)]
     episodes = [
         Episode(EpisodeId(task.id, sample), options={"task": task, "sample": sample})
@@ -62,15 +68,14 @@ def run(
         for sample in range(group)
     ]
 
-    def experiment(profile: LatencyProfile, name: str) -> ExperimentResult:
-        def make_envs() -> TerminalVectorEnv:
-            return TerminalVectorEnv(min(envs, len(episodes)), suite=source, latency=profile)
+    agents = Agents("shipped", "cascade", source, chosen, max_tokens=96)
 
-        return run_modes(
-            make_envs,
+    def experiment(profile: LatencyProfile, name: str) -> Experiment:
+        return Experiment(
+            lambda: TerminalVectorEnv(min(envs, len(episodes)), suite=source, latency=profile),
             episodes,
-            _make_policy,
-            lambda: load_world_model("cascade", driver="process"),
+            agents.make_policy,
+            agents.make_world_model,
             modes=(Mode.SEQUENTIAL, Mode.SPECULATIVE, Mode.ORACLE, Mode.LIMIT),
             selector=FixedSelector(depth, breadth),
             repeats=repeats,
@@ -78,11 +83,18 @@ def run(
             on_begin=lambda mode, repeat: report(f"{name}: repeat {repeat + 1} of {repeats}, {mode.value}"),
         )
 
-    with_profile = experiment(LatencyProfile.parse(latency), f"latency {latency}")
-    without = experiment(LatencyProfile.parse("none"), "no added latency")
-    return {**with_profile.to_json(), "without_profile": without.to_json()}
+    async def both() -> tuple[ExperimentResult, ExperimentResult]:
+        await agents.warm_up()
+        with_profile = await experiment(LatencyProfile.parse(latency), f"latency {latency}").run()
+        return with_profile, await experiment(LatencyProfile.parse("none"), "no added latency").run()
 
-
-def _make_policy() -> LMPolicy:
-    """A policy of its own for every run, so that no run finds the KV cache of another."""
-    return load_policy("shipped", driver="process", sampling=Sampling(temperature=1.0, max_tokens=96))
+    with agents:
+        agents.start()
+        with_profile, without = asyncio.run(both())
+    return {
+        **with_profile.to_json(),
+        "rollouts_per_run": len(episodes),
+        "envs": min(envs, len(episodes)),
+        "work": work,
+        "without_profile": without.to_json(),
+    }

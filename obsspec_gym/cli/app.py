@@ -78,9 +78,9 @@ def demo(
     By default with the delays of a remote sandbox, where speculation is for: a small model's commands on this very
     machine end before anything can be thought under them (see for yourself with --latency none).
     """
-    from obsspec_gym.cli.agents import Agents
     from obsspec_gym.cli.demo import Demo
     from obsspec_gym.cli.workload import Workload
+    from obsspec_gym.speculation.agents import Agents
 
     workload = Workload.of(
         suite, episodes=episodes, group=group, num_envs=envs, sandbox=sandbox, latency=latency, seed=seed
@@ -113,9 +113,9 @@ def rollout(
     as_json: Json = False,
 ) -> None:
     """Run episodes; write trajectories, a trace and the measures."""
-    from obsspec_gym.cli.agents import Agents
     from obsspec_gym.cli.rollout import Rollout
     from obsspec_gym.cli.workload import Workload
+    from obsspec_gym.speculation.agents import Agents
 
     workload = Workload.of(
         suite, episodes=episodes, group=group, num_envs=envs, sandbox=sandbox, latency=latency, seed=seed

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from obsspec_gym.errors import InvalidArgumentError
@@ -30,9 +31,9 @@ def run_benchmark(name: str, *, full: bool, options: dict[str, Any], echo: bool)
     console = Console(stderr=True)
     if console.is_terminal:
         with console.status(f"bench {name}") as status:
-            result = benchmarks.run(name, full=full, options=options, report=lambda line: status.update(line))
+            result = benchmarks.run(name, full=full, options=options, report=lambda line: status.update(escape(line)))
     else:
-        result = benchmarks.run(name, full=full, options=options, report=lambda line: console.print(line))
+        result = benchmarks.run(name, full=full, options=options, report=lambda line: console.print(line, markup=False))
     if echo:
         Console().print(_table(name, result))
     return result
@@ -59,5 +60,5 @@ def _table(name: str, result: dict[str, Any]) -> Table:
     table.add_column("", justify="right")
     for key, value in result.items():
         if not isinstance(value, dict | list):
-            table.add_row(key, f"{value:.4g}" if isinstance(value, float) else str(value))
+            table.add_row(key, f"{value:.4g}" if isinstance(value, float) else escape(str(value)))
     return table

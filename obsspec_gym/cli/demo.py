@@ -9,15 +9,15 @@ from typing import Any
 
 from rich.console import Console
 
-from obsspec_gym.cli.agents import Agents, installed
 from obsspec_gym.cli.files import output_directory, write_json, write_trajectories
 from obsspec_gym.cli.progress import EpisodeProgress
 from obsspec_gym.cli.tables import experiment_table, verdict
 from obsspec_gym.cli.workload import Workload
 from obsspec_gym.envs.latency import LatencyProfile
 from obsspec_gym.errors import MissingExtraError
+from obsspec_gym.speculation.agents import Agents, installed
 from obsspec_gym.speculation.experiment import Experiment
-from obsspec_gym.speculation.results import ExperimentResult
+from obsspec_gym.speculation.results import ExperimentResult, Mode
 from obsspec_gym.speculation.selector import Selector
 from obsspec_gym.speculation.timeline import draw_timeline
 from obsspec_gym.speculation.trace import write_trace
@@ -48,12 +48,20 @@ class Demo:
             progress.say(_introduction(self.workload))
             self.agents.start()
             result = asyncio.run(self._run(progress))
-        result_json = {**result.to_json(), "settings": _settings(self.workload)}
+        result_json = {
+            **result.to_json(),
+            "world_model_failures": _failures(result),
+            "settings": _settings(self.workload),
+        }
         files = self._write(result, result_json)
         console = Console()
         console.print(experiment_table(result, title=_title(self.workload)))
-        console.print(verdict(result), highlight=False)
-        console.print("Written: " + ", ".join(str(path) for path in files), highlight=False, soft_wrap=True)
+        console.print(verdict(result), highlight=False, markup=False)
+        for reason, times in _failures(result).items():
+            console.print(f"The world model failed {times} times: {reason}", highlight=False, markup=False)
+        console.print(
+            f"Written to {self.out}: " + ", ".join(path.name for path in files), highlight=False, markup=False
+        )
         return result_json
 
     async def _run(self, progress: EpisodeProgress) -> ExperimentResult:
@@ -85,6 +93,15 @@ class Demo:
             agent_latency=latencies,
         )
         return [*files, picture, write_json(result_json, self.out / "result.json")]
+
+
+def _failures(result: ExperimentResult) -> dict[str, int]:
+    """How often the world model failed, by reason."""
+    return {
+        reason: times
+        for run in result.of(Mode.SPECULATIVE)
+        for reason, times in run.collection.world_model_failures.items()
+    }
 
 
 def _introduction(workload: Workload) -> str:

@@ -14,6 +14,7 @@ from importlib import metadata
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from obsspec_gym.agents.loading import SHIPPED
@@ -67,9 +68,9 @@ def report(findings: list[Finding]) -> dict[str, Any]:
     table = Table(show_header=False, box=None, pad_edge=False)
     for finding in findings:
         mark = "[green]ok[/green]" if finding.ok else "[yellow]missing[/yellow]"
-        table.add_row(mark, finding.name.replace("_", " "), finding.detail)
+        table.add_row(mark, finding.name.replace("_", " "), escape(finding.detail))
         if finding.fix:
-            table.add_row("", "", f"[bold]{finding.fix.replace('[', chr(92) + '[')}[/bold]")
+            table.add_row("", "", f"[bold]{escape(finding.fix)}[/bold]")
     Console().print(table, highlight=False)
     return {finding.name: asdict(finding) for finding in findings}
 

@@ -37,7 +37,7 @@ class EpisodeProgress:
 
     def say(self, text: str) -> None:
         """Shows one line."""
-        self._console.print(text, highlight=False)
+        self._console.print(text, highlight=False, markup=False)
 
     def begin(self, name: str) -> None:
         """A run begins."""

@@ -9,11 +9,11 @@ from typing import Any
 
 from rich.console import Console
 
-from obsspec_gym.cli.agents import Agents
 from obsspec_gym.cli.files import TrajectoryFile, output_directory, write_json
 from obsspec_gym.cli.progress import EpisodeProgress
 from obsspec_gym.cli.tables import measures_table
 from obsspec_gym.cli.workload import Workload
+from obsspec_gym.speculation.agents import Agents
 from obsspec_gym.speculation.collector import Collection, collect_async
 from obsspec_gym.speculation.metrics import measure
 from obsspec_gym.speculation.selector import Selector
@@ -54,8 +54,8 @@ class Rollout:
         console = Console()
         console.print(measures_table(measures, title=f"Suite {self.workload.suite.name}"))
         for reason, times in collection.world_model_failures.items():
-            console.print(f"The world model failed {times} times: {reason}", highlight=False)
-        console.print(f"Written: {file.path}, {trace}, {written}", highlight=False, soft_wrap=True)
+            console.print(f"The world model failed {times} times: {reason}", highlight=False, markup=False)
+        console.print(f"Written: {file.path}, {trace}, {written}", highlight=False, markup=False, soft_wrap=True)
         return result
 
     async def _collect(self, progress: EpisodeProgress, file: TrajectoryFile) -> Collection:
