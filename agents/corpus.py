@@ -58,7 +58,7 @@ class Example(NamedTuple):
 
 def save(episodes: Iterable[Episode], path: Path) -> None:
     """Writes episodes as JSON lines."""
-    with path.open("w") as file:
+    with path.open("w", buffering=1) as file:
         for episode in episodes:
             file.write(json.dumps(asdict(episode)) + "\n")
 

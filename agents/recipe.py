@@ -142,7 +142,7 @@ def main() -> None:
     parser.add_argument(
         "--experts", type=int, default=2048, help="expert episodes before, and beside, the first training"
     )
-    parser.add_argument("--mixed", type=int, default=2048, help="episodes of the first policy with an expert")
+    parser.add_argument("--mixed", type=int, default=1536, help="episodes of the first policy with an expert")
     parser.add_argument("--first-steps", type=int, default=700)
     parser.add_argument("--policy-steps", type=int, default=1300)
     parser.add_argument("--world-steps", type=int, default=2000)
