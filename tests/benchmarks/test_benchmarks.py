@@ -1,0 +1,49 @@
+"""The benchmarks at a small size: what they claim is what they measure, and bad options are refused."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from obsspec_gym.benchmarks import names, run
+from obsspec_gym.errors import InvalidArgumentError
+
+
+def small(name: str, **options: Any) -> dict[str, Any]:
+    told: list[str] = []
+    result = run(name, full=False, options=options, report=told.append)
+    assert told
+    assert json.loads(json.dumps(result)) == result
+    return result
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_the_real_engine_is_lossless(dtype: str) -> None:
+    """I2a with the real engine, over drawn depths, breadths and world models."""
+    result = small("lossless", turns=100, seed=3, dtype=dtype)
+    assert result["mismatches"] == 0, result["first_mismatch"]
+    assert result["turns"] >= 100
+    assert result["left_in_engine"] == 0
+    for kind in ("hit", "miss", "cancel", "mid_generation"):
+        assert result[f"{kind}_share"] > 0.02
+
+
+def test_overhead_measures_both_kinds_of_vector_environments() -> None:
+    result = small("overhead", envs="2", steps="20", repeats="2")
+    for kind in ("sync", "threads"):
+        assert result[kind]["added_milliseconds_per_env"]["repeats"] == 2
+    assert result["import_brings_torch"] is False
+
+
+def test_bad_options_are_one_sentence() -> None:
+    with pytest.raises(InvalidArgumentError, match="benchmark must be one of lossless, overhead, overlap, got 'speed'"):
+        run("speed", full=False, options={}, report=print)
+    with pytest.raises(InvalidArgumentError, match="options of benchmark 'lossless' are dtype, seed, turns, got size"):
+        run("lossless", full=False, options={"size": 3}, report=print)
+    with pytest.raises(InvalidArgumentError, match="option turns must be of type int, got 'many'"):
+        run("lossless", full=False, options={"turns": "many"}, report=print)
+    with pytest.raises(InvalidArgumentError, match="turns must be >= 1, got 0"):
+        run("lossless", full=False, options={"turns": 0}, report=print)
+    assert names() == ["lossless", "overhead", "overlap"]
