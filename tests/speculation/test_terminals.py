@@ -12,7 +12,7 @@ from obsspec_gym.agents.world_model.memory import MemoryWorldModel
 from obsspec_gym.envs.tasks import get_suite
 from obsspec_gym.envs.vector import TerminalVectorEnv
 from obsspec_gym.speculation.collector import Collection, collect
-from obsspec_gym.speculation.comparison import compare
+from obsspec_gym.speculation.comparison import Cause, compare
 from obsspec_gym.speculation.record import TurnRecord
 from obsspec_gym.speculation.selector import FixedSelector, Off
 from obsspec_gym.speculation.slot import Episode
@@ -97,3 +97,25 @@ def test_free_running_collection_is_the_same_and_the_memory_hits(sequential: Col
     assert all(trajectory.reward == 1.0 for trajectory in speculative.trajectories)
     assert any(turn.hit for turn in speculative.turns)
     assert not any(turn.hit for turn in sequential.turns)
+
+
+def test_i2b_where_the_world_differs_the_first_difference_is_an_observation_and_its_cause_is_named() -> None:
+    """A clock is read: no two runs see the same, and what the policy does next may depend on it."""
+    task = next(iter(TASKS.values()))
+
+    def curious(history: History, seed: int) -> str:
+        return ("date +%s%N", f"echo {history.value}", "submit")[min(history.turn, 2)]
+
+    def run(model: MemoryWorldModel | None, selector: FixedSelector) -> Collection:
+        envs = TerminalVectorEnv(1, suite=SUITE)
+        try:
+            episodes = [Episode(EpisodeId(task.id, 0), options={"task": task})]
+            return collect(envs, episodes, curious, model, selector)
+        finally:
+            envs.close()
+
+    comparison = compare(run(None, Off()).trajectories, run(MemoryWorldModel(), FixedSelector(1, 1)).trajectories)
+    assert not comparison.identical
+    assert comparison.actions_identical
+    assert comparison.causes == {Cause.OBSERVATION_TIME.value: 1}
+    assert comparison.differences[0].turn == 0
