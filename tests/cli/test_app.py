@@ -72,7 +72,7 @@ def test_bad_input_is_one_sentence_and_nothing_is_started(arguments, sentence, c
 
 @pytest.mark.parametrize("module", ["torch", "matplotlib"])
 def test_a_missing_extra_is_named_before_anything_is_started(module, capsys, tmp_path, monkeypatch, tiny_pair):
-    monkeypatch.setattr("obsspec_gym.cli.agents.installed", lambda name: name != module)
+    monkeypatch.setattr("obsspec_gym.speculation.agents.installed", lambda name: name != module)
     monkeypatch.setattr("obsspec_gym.cli.demo.installed", lambda name: name != module)
     monkeypatch.chdir(tmp_path)
     assert main(["demo", "--policy", str(tiny_pair[0]), "--world-model", "memory"]) == 2
