@@ -8,7 +8,6 @@
     bench.py      the project's measurements
     doctor.py     what this machine can do
     workload.py   which tasks, in which environments
-    agents.py     who acts and who predicts
     progress.py   what is shown while it runs
     tables.py     what is shown at the end
     files.py      what is written
