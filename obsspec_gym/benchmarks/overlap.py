@@ -3,18 +3,22 @@
 Real sandboxes, real models, interleaved repeats: once with a remote sandbox service's latency added to every command,
 once without. World-model time is charged: it runs on the same machine, beside the policy.
 
-A remote sandbox does not compute on the policy's machine, so here the tasks' programs have little to do (``work``; what
-they print is the same) and the added latency is what a tool takes. As many rollouts share the engine as a replica
-serves in practice (32), which is what makes a generation slow enough to be worth hiding (G/T).
+With the profile, the machine stands for a remote one. A remote sandbox does not compute where the policy does, so the
+tasks' programs have little to do (``work``; what they print is the same), and the added latency is what a tool takes.
+And the shipped policy writes a dozen tokens an action where a real one writes hundreds, so its steps are paced to those
+of a larger model (``pace``): generation and tools then take times of the same order (G/T). Without the profile,
+everything is as this machine does it: full work, no pace.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from obsspec_gym.envs.latency import LatencyProfile
-from obsspec_gym.envs.tasks import EVALUATION, get_suite
+from obsspec_gym.envs.tasks import EVALUATION, Suite, get_suite
 from obsspec_gym.envs.vector import TerminalVectorEnv
 from obsspec_gym.errors import InvalidArgumentError
 from obsspec_gym.speculation.agents import Agents
@@ -26,15 +30,16 @@ from obsspec_gym.types import EpisodeId
 
 DEFAULTS: dict[str, Any] = {
     "repeats": 5,
-    "tasks": 4,
+    "tasks": 2,
     "group": 8,
-    "envs": 32,
+    "envs": 16,
     "depth": 1,
     "breadth": 1,
     "seed": 0,
     "suite": "basics",
     "latency": "remote",
     "work": 0.05,
+    "pace": 0.02,
 }
 FULL: dict[str, Any] = {"repeats": 9, "tasks": 6}
 
@@ -51,7 +56,8 @@ def run(
     suite: str,
     latency: str,
     work: float,
-    report: Any,
+    pace: float,
+    report: Callable[[str], None],
 ) -> dict[str, Any]:
     """Medians over interleaved repeats, each with its spread.
 
@@ -60,41 +66,51 @@ def run(
     """
     if tasks < 1 or group < 1 or tasks > len(EVALUATION):
         raise InvalidArgumentError(f"tasks must be in 1..{len(EVALUATION)} and group >= 1, got {tasks} and {group}")
-    source = get_suite(suite, work=work)
-    chosen = [source.task((seed * tasks + index) % len(EVALUATION)) for index in range(tasks)]
-    episodes = [
-        Episode(EpisodeId(task.id, sample), options={"task": task, "sample": sample})
-        for task in chosen
-        for sample in range(group)
-    ]
+    common = _Common(tasks, group, envs, FixedSelector(depth, breadth), repeats, seed, report)
+    remote = common.measure(get_suite(suite, work=work), LatencyProfile.parse(latency), pace)
+    local = common.measure(get_suite(suite), LatencyProfile.parse("none"), 0.0)
+    return {**remote.to_json(), "pace": pace, "work": work, "without_profile": local.to_json()}
 
-    agents = Agents("shipped", "cascade", source, chosen, max_tokens=96)
 
-    def experiment(profile: LatencyProfile, name: str) -> Experiment:
-        return Experiment(
-            lambda: TerminalVectorEnv(min(envs, len(episodes)), suite=source, latency=profile),
-            episodes,
-            agents.make_policy,
-            agents.make_world_model,
-            modes=(Mode.SEQUENTIAL, Mode.SPECULATIVE, Mode.ORACLE, Mode.LIMIT),
-            selector=FixedSelector(depth, breadth),
-            repeats=repeats,
-            run_seed=seed,
-            on_begin=lambda mode, repeat: report(f"{name}: repeat {repeat + 1} of {repeats}, {mode.value}"),
-        )
+@dataclass(frozen=True, slots=True)
+class _Common:
+    """What the measurements with and without the profile share."""
 
-    async def both() -> tuple[ExperimentResult, ExperimentResult]:
-        await agents.warm_up()
-        with_profile = await experiment(LatencyProfile.parse(latency), f"latency {latency}").run()
-        return with_profile, await experiment(LatencyProfile.parse("none"), "no added latency").run()
+    tasks: int
+    group: int
+    envs: int
+    selector: FixedSelector
+    repeats: int
+    seed: int
+    report: Callable[[str], None]
 
-    with agents:
-        agents.start()
-        with_profile, without = asyncio.run(both())
-    return {
-        **with_profile.to_json(),
-        "rollouts_per_run": len(episodes),
-        "envs": min(envs, len(episodes)),
-        "work": work,
-        "without_profile": without.to_json(),
-    }
+    def measure(self, suite: Suite, latency: LatencyProfile, pace: float) -> ExperimentResult:
+        """All modes, interleaved, with engines that are warm before the first."""
+        chosen = [suite.task((self.seed * self.tasks + index) % len(EVALUATION)) for index in range(self.tasks)]
+        episodes = [
+            Episode(EpisodeId(task.id, sample), options={"task": task, "sample": sample})
+            for task in chosen
+            for sample in range(self.group)
+        ]
+        count = min(self.envs, len(episodes))
+        with Agents("shipped", "cascade", suite, chosen, max_tokens=96, pace=pace) as agents:
+            experiment = Experiment(
+                lambda: TerminalVectorEnv(count, suite=suite, latency=latency),
+                episodes,
+                agents.make_policy,
+                agents.make_world_model,
+                modes=(Mode.SEQUENTIAL, Mode.SPECULATIVE, Mode.ORACLE, Mode.LIMIT),
+                selector=self.selector,
+                repeats=self.repeats,
+                run_seed=self.seed,
+                on_begin=lambda mode, repeat: self.report(
+                    f"latency {latency.kind}: repeat {repeat + 1} of {self.repeats}, {mode.value}"
+                ),
+            )
+
+            async def run_all() -> ExperimentResult:
+                await agents.warm_up()
+                return await experiment.run()
+
+            agents.start()
+            return asyncio.run(run_all())

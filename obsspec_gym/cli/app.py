@@ -39,6 +39,9 @@ Seed = Annotated[int, typer.Option(min=0, help="Which tasks, and which completio
 Temperature = Annotated[float, typer.Option(min=0, help="Of the policy's sampling; 0 is greedy.")]
 Think = Annotated[float, typer.Option(min=0, help="Seconds an expert pretends to think.")]
 MaxTokens = Annotated[int, typer.Option(min=1, help="Longest completion, in tokens.")]
+Pace = Annotated[
+    float, typer.Option(min=0, help="Seconds a decoding step of the policy takes at least: the pace of a larger model.")
+]
 Group = Annotated[int, typer.Option(min=1, help="How many episodes share a task.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line.")]
 
@@ -69,14 +72,16 @@ def demo(
     temperature: Temperature = 1.0,
     think: Think = 0.3,
     max_tokens: MaxTokens = 128,
+    pace: Pace = 0.02,
     out: Path = Path("runs/demo"),
     seed: Seed = 0,
     as_json: Json = False,
 ) -> None:
     """Solve shell tasks sequentially, speculatively, and with an oracle.
 
-    By default with the delays of a remote sandbox, where speculation is for: a small model's commands on this very
-    machine end before anything can be thought under them (see for yourself with --latency none).
+    By default with the delays of a remote sandbox and a policy at the pace of a larger model, where speculation is
+    for: a tiny model that writes a dozen tokens beside a local command has nothing worth hiding (see for yourself
+    with --latency none --pace 0).
     """
     from obsspec_gym.cli.demo import Demo
     from obsspec_gym.cli.workload import Workload
@@ -86,11 +91,18 @@ def demo(
         suite, episodes=episodes, group=group, num_envs=envs, sandbox=sandbox, latency=latency, seed=seed
     )
     agents = Agents(
-        policy, world_model, workload.suite, workload.tasks, temperature=temperature, think=think, max_tokens=max_tokens
+        policy,
+        world_model,
+        workload.suite,
+        workload.tasks,
+        temperature=temperature,
+        think=think,
+        max_tokens=max_tokens,
+        pace=pace,
     )
     if not agents.predicts or depth < 1:
         raise InvalidArgumentError("the demo compares with speculation: it needs a world model and depth >= 1")
-    _print(Demo(workload, agents, _selector(depth, breadth), out).run(), as_json)
+    _print(Demo(workload, agents, _selector(depth, breadth), out, pace).run(), as_json)
 
 
 @app.command()
@@ -108,6 +120,7 @@ def rollout(
     temperature: Temperature = 1.0,
     think: Think = 0.0,
     max_tokens: MaxTokens = 128,
+    pace: Pace = 0.0,
     out: Path = Path("runs/rollout"),
     seed: Seed = 0,
     as_json: Json = False,
@@ -121,7 +134,14 @@ def rollout(
         suite, episodes=episodes, group=group, num_envs=envs, sandbox=sandbox, latency=latency, seed=seed
     )
     agents = Agents(
-        policy, world_model, workload.suite, workload.tasks, temperature=temperature, think=think, max_tokens=max_tokens
+        policy,
+        world_model,
+        workload.suite,
+        workload.tasks,
+        temperature=temperature,
+        think=think,
+        max_tokens=max_tokens,
+        pace=pace,
     )
     _print(Rollout(workload, agents, _selector(depth, breadth), out).run(), as_json)
 

@@ -32,12 +32,14 @@ class Demo:
         agents: Policy and world model.
         selector: How far ahead to speculate.
         out: Directory for what is written.
+        pace: Seconds a decoding step of the policy takes at least.
     """
 
     workload: Workload
     agents: Agents
     selector: Selector
     out: Path
+    pace: float = 0.0
 
     def run(self) -> dict[str, Any]:
         """Runs every mode, writes the files, prints the table; returns what ``--json`` prints."""
@@ -45,17 +47,17 @@ class Demo:
             raise MissingExtraError("matplotlib", "lm")
         output_directory(self.out)
         with EpisodeProgress(len(self.workload.plan)) as progress, self.agents:
-            progress.say(_introduction(self.workload))
+            progress.say(_introduction(self.workload, self.pace))
             self.agents.start()
             result = asyncio.run(self._run(progress))
         result_json = {
             **result.to_json(),
             "world_model_failures": _failures(result),
-            "settings": _settings(self.workload),
+            "settings": _settings(self.workload, self.pace),
         }
         files = self._write(result, result_json)
         console = Console()
-        console.print(experiment_table(result, title=_title(self.workload)))
+        console.print(experiment_table(result, title=_title(self.workload, self.pace)))
         console.print(verdict(result), highlight=False, markup=False)
         for reason, times in _failures(result).items():
             console.print(f"The world model failed {times} times: {reason}", highlight=False, markup=False)
@@ -89,7 +91,7 @@ class Demo:
         picture = draw_timeline(
             result.turns_by_mode,
             self.out / "timeline.png",
-            subtitle=_latency(self.workload.latency),
+            subtitle=_conditions(self.workload, self.pace),
             agent_latency=latencies,
         )
         return [*files, picture, write_json(result_json, self.out / "result.json")]
@@ -104,12 +106,18 @@ def _failures(result: ExperimentResult) -> dict[str, int]:
     }
 
 
-def _introduction(workload: Workload) -> str:
+def _introduction(workload: Workload, pace: float) -> str:
     count, tasks = len(workload.plan), len(workload.tasks)
     return (
         f"{count} episodes of {tasks} tasks of suite {workload.suite.name!r} in {workload.sandbox} sandboxes, "
-        f"{workload.num_envs} at a time; {_latency(workload.latency)}."
+        f"{workload.num_envs} at a time; {_conditions(workload, pace)}."
     )
+
+
+def _conditions(workload: Workload, pace: float) -> str:
+    if not pace:
+        return _latency(workload.latency)
+    return f"{_latency(workload.latency)}; the policy paced to {pace * 1e3:g} ms a token, as a larger model"
 
 
 def _latency(latency: LatencyProfile) -> str:
@@ -118,12 +126,13 @@ def _latency(latency: LatencyProfile) -> str:
     return f"every command with the delay of a remote sandbox added (median {latency.median:g} s)"
 
 
-def _title(workload: Workload) -> str:
-    return f"Suite {workload.suite.name}, {_latency(workload.latency)}"
+def _title(workload: Workload, pace: float) -> str:
+    return f"Suite {workload.suite.name}, {_conditions(workload, pace)}"
 
 
-def _settings(workload: Workload) -> dict[str, Any]:
+def _settings(workload: Workload, pace: float) -> dict[str, Any]:
     return {
+        "pace": pace,
         "suite": workload.suite.name,
         "episodes": len(workload.plan),
         "group": workload.group,

@@ -26,6 +26,9 @@ MEMORY = "memory"
 NONE = "none"
 _MEMORY_AND = "memory+"
 
+_MODEL_NICENESS = 10
+"""A late prediction costs one chance, a late policy costs everybody."""
+
 
 class Agents:
     """The policy and the world model of a command.
@@ -42,6 +45,7 @@ class Agents:
         temperature: Of the policy's sampling; 0 is greedy.
         think: Seconds that an expert pretends to think.
         max_tokens: Longest completion of a language model, in tokens.
+        pace: Seconds that a decoding step of the policy takes at least: the pace of a larger model.
 
     Raises:
         InvalidArgumentError: If there is no such policy or world model, or a number is out of range.
@@ -58,15 +62,19 @@ class Agents:
         temperature: float = 1.0,
         think: float = 0.0,
         max_tokens: int = 128,
+        pace: float = 0.0,
     ) -> None:
         if not 0 <= temperature <= 10:
             raise InvalidArgumentError(f"temperature must be in [0, 10], got {temperature}")
         if not 0 <= think <= 60:
             raise InvalidArgumentError(f"think must be in [0, 60] seconds, got {think}")
+        if not 0 <= pace <= 10:
+            raise InvalidArgumentError(f"pace must be in [0, 10] seconds, got {pace}")
         self._policy = policy
         self._world_model = world_model
         self._sampling = Sampling(temperature=temperature, max_tokens=max_tokens)
         self._think = think
+        self._pace = pace
         self._suite = suite
         self._tasks = {task.id: task for task in tasks}
         remembers, model = _parts(world_model)
@@ -90,9 +98,9 @@ class Agents:
     def start(self) -> None:
         """Loads the engines. Does nothing where no language model takes part."""
         if self._policy_directory:
-            self._policy_engine = _load_engine(self._policy_directory)
+            self._policy_engine = _load_engine(self._policy_directory, step_seconds=self._pace)
         if self._model_directory:
-            self._model_engine = _load_engine(self._model_directory)
+            self._model_engine = _load_engine(self._model_directory, niceness=_MODEL_NICENESS)
 
     async def warm_up(self) -> None:
         """Has every engine generate one token: what starting takes is in no run's time."""
@@ -174,7 +182,7 @@ async def _first_token(engine: Engine, sampling: Sampling) -> None:
     await engine.submit([0], sampling, seed=0)
 
 
-def _load_engine(directory: Path) -> Engine:
+def _load_engine(directory: Path, niceness: int = 0, step_seconds: float = 0.0) -> Engine:
     """An engine in a process of its own, made from a model: such a one can have its caches emptied."""
     _keep_temporary_directory_clean()
     from transformers import AutoModelForCausalLM
@@ -184,7 +192,7 @@ def _load_engine(directory: Path) -> Engine:
 
     disable_progress_bar()  # type: ignore[no-untyped-call]
     model = AutoModelForCausalLM.from_pretrained(directory, local_files_only=True, dtype="auto")
-    return TransformersEngine(model, driver="process")
+    return TransformersEngine(model, driver="process", niceness=niceness, step_seconds=step_seconds)
 
 
 def _keep_temporary_directory_clean() -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
+import operator
 import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -36,7 +37,7 @@ from obsspec_gym.agents.engine.embedded.drivers import Change, Driver, InlineDri
 from obsspec_gym.agents.engine.embedded.inbox import Inbox
 from obsspec_gym.agents.engine.embedded.kv import row_length
 from obsspec_gym.agents.engine.embedded.model import rows_are_independent
-from obsspec_gym.agents.engine.embedded.process import ProcessDriver
+from obsspec_gym.agents.engine.embedded.process import ProcessDriver, Terms
 from obsspec_gym.agents.engine.embedded.requests import Cancel, Promote, Submit
 from obsspec_gym.agents.engine.embedded.scheduler import Limits
 from obsspec_gym.agents.engine.embedded.weights import ModelShape, ModelWeights
@@ -67,8 +68,11 @@ class TransformersEngine:
         max_running: Requests that run at once; further ones wait.
         capacity_tokens: KV slots for running requests and remembered prefixes; by default 512 MiB worth of them.
         device: Where to compute.
-        step_seconds: For the inline driver: seconds on the event loop's clock that one step takes.
+        step_seconds: For the inline driver: seconds on the event loop's clock that one step takes. For the process
+            driver: seconds that a step takes at least, the pace of a larger model.
         threads: For the process driver: CPU threads of the engine's process.
+        niceness: For the process driver: how far the engine stands back behind other processes for the CPU, 0 to 19.
+            A world model is worth it: a late prediction costs a chance, a late policy costs everybody.
 
     Raises:
         InvalidArgumentError: If the model is of another architecture, or an argument is out of range.
@@ -97,14 +101,17 @@ class TransformersEngine:
         device: str = "cpu",
         step_seconds: float = 0.0,
         threads: int = 1,
+        niceness: int = 0,
     ) -> None:
         _check_choice("dtype", dtype, get_args(DtypeName))
         _check_choice("driver", driver, get_args(DriverName))
         for name, value in (("max_batch_tokens", max_batch_tokens), ("max_running", max_running), ("threads", threads)):
             if value < 1:
                 raise InvalidArgumentError(f"{name} must be at least 1, got {value}")
-        if step_seconds and driver != "inline":
-            raise InvalidArgumentError(f"step_seconds is for the inline driver, got driver={driver!r}")
+        if not 0 <= niceness <= 19:
+            raise InvalidArgumentError(f"niceness must be in 0..19, got {niceness}")
+        if step_seconds and driver == "thread":
+            raise InvalidArgumentError(f"step_seconds is for the inline and process drivers, got driver={driver!r}")
         if driver == "process" and device != "cpu":
             raise InvalidArgumentError(f"the process driver shares memory and runs on the CPU, got device={device!r}")
         if isinstance(model_or_path, str | Path):
@@ -120,10 +127,10 @@ class TransformersEngine:
         self._numbers = itertools.count()
         self._inbox = Inbox()
         self._driver, self._weights = self._make_driver(
-            driver, torch_dtype, torch.device(device), step_seconds, threads
+            driver, torch_dtype, torch.device(device), step_seconds, threads, niceness
         )
-        self._weights.load_rope(model)
         self._weights.load(dict(model.named_parameters()))
+        self._weights.load_rope(model)
         self._bit_exact = rows_are_independent(self._weights)
         if not self._bit_exact:
             _log.warning(
@@ -133,10 +140,18 @@ class TransformersEngine:
         self._finalizer = weakref.finalize(self, _release, self._driver, self._inbox)
 
     def _make_driver(
-        self, name: DriverName, dtype: torch.dtype, device: torch.device, step_seconds: float, threads: int
+        self,
+        name: DriverName,
+        dtype: torch.dtype,
+        device: torch.device,
+        step_seconds: float,
+        threads: int,
+        niceness: int,
     ) -> tuple[Driver, ModelWeights]:
         if name == "process":
-            process = ProcessDriver(self._shape, dtype, self._limits, self._inbox, threads)
+            process = ProcessDriver(
+                self._shape, dtype, self._limits, self._inbox, Terms(threads, niceness, step_seconds)
+            )
             return process, process.weights
         weights = ModelWeights.allocate(self._shape, dtype, device)
         core = Core(weights, self._limits)
@@ -179,7 +194,7 @@ class TransformersEngine:
         """
         if self._closed:
             raise ClosedError("this engine is closed")
-        prompt, draft = tuple(prompt_ids), tuple(draft)
+        prompt, draft = _integers("prompt", prompt_ids), _integers("draft", draft)
         self._check(prompt, sampling, seed, draft)
         number = next(self._numbers)
         future: asyncio.Future[Completion] = asyncio.get_running_loop().create_future()
@@ -277,6 +292,13 @@ def _load(path: str | Path) -> PreTrainedModel:
     if not (Path(path) / "config.json").is_file():
         raise InvalidArgumentError(f"expected a directory with a model (config.json), got {str(path)!r}")
     return AutoModelForCausalLM.from_pretrained(path, local_files_only=True, dtype="auto")
+
+
+def _integers(name: str, ids: Sequence[int]) -> tuple[int, ...]:
+    try:
+        return tuple(map(operator.index, ids))
+    except TypeError as error:
+        raise InvalidArgumentError(f"token ids of the {name} must be integers: {error}") from error
 
 
 def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:

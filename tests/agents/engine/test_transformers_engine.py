@@ -64,7 +64,7 @@ async def mixed_work(engine):
 def processes_of_engines():
     """Children of this process that run an engine."""
     found = subprocess.run(
-        ["ps", "--ppid", str(os.getpid()), "-o", "args="], capture_output=True, text=True, check=False
+        ["ps", "-ww", "--ppid", str(os.getpid()), "-o", "args="], capture_output=True, text=True, check=False
     ).stdout
     return found.count("embedded.worker")
 
@@ -147,6 +147,7 @@ def test_a_directory_is_loaded_and_needs_weights_for_an_update(model, tmp_path):
     [
         (([], Sampling(), 0), "the prompt must have at least one token, got none"),
         (([1, V], Sampling(), 0), rf"token ids of the prompt must be in \[0, {V}\), got {V}"),
+        (([1.5], Sampling(), 0), "token ids of the prompt must be integers"),
         (([-1], Sampling(), 0), r"token ids of the prompt must be in .*, got -1"),
         (([1] * CONTEXT, Sampling(), 0), f"shorter than the context of {CONTEXT} tokens, got {CONTEXT}"),
         (([1], Sampling(), -1), r"the seed must be in \[0, 2\*\*63\), got -1"),
@@ -171,7 +172,7 @@ def test_bad_requests_are_refused_in_one_sentence(model, arguments, sentence):
         ({"dtype": "bfloat16"}, "dtype must be one of float32, float64, got 'bfloat16'"),
         ({"driver": "fork"}, "driver must be one of inline, thread, process, got 'fork'"),
         ({"max_batch_tokens": 0}, "max_batch_tokens must be at least 1, got 0"),
-        ({"driver": "thread", "step_seconds": 0.1}, "step_seconds is for the inline driver"),
+        ({"driver": "thread", "step_seconds": 0.1}, "step_seconds is for the inline and process drivers"),
         ({"driver": "process", "device": "cuda"}, "runs on the CPU, got device='cuda'"),
     ],
 )
@@ -247,6 +248,19 @@ def test_a_step_that_fails_fails_its_generations_and_the_engine_goes_on(model, m
     asyncio.run(main())
 
 
+def test_an_update_that_fails_says_so_and_the_engine_goes_on(model, monkeypatch):
+    async def main():
+        with TransformersEngine(model, driver="thread") as engine:
+            completion = await engine.submit([1], Sampling(max_tokens=3), seed=0)
+            monkeypatch.setattr(engine._weights, "load", lambda state: 1 / 0)
+            with pytest.raises(ZeroDivisionError):
+                engine.update_weights()
+            assert engine.weights_version == 0
+            assert (await engine.submit([1], Sampling(max_tokens=3), seed=0)).token_ids == completion.token_ids
+
+    asyncio.run(main())
+
+
 class VirtualLoop(asyncio.SelectorEventLoop):
     """An event loop whose clock jumps to the next timer."""
 
@@ -274,7 +288,7 @@ def test_inline_steps_take_the_loops_time_and_other_things_happen_in_between(mod
         async def other():
             while True:
                 ticks.append(loop.time())
-                await asyncio.sleep(0.2)
+                await asyncio.sleep(0.21)
 
         task = asyncio.create_task(other())
         first = engine.submit([1], Sampling(max_tokens=4), seed=0)

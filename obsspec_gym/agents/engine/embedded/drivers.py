@@ -12,7 +12,8 @@ from typing import Protocol
 from obsspec_gym.agents.engine.base import EngineLoad
 from obsspec_gym.agents.engine.embedded.core import Core
 from obsspec_gym.agents.engine.embedded.inbox import Inbox
-from obsspec_gym.agents.engine.embedded.requests import Command, Finished, Progress
+from obsspec_gym.agents.engine.embedded.requests import Command, Finished, Progress, Submit
+from obsspec_gym.errors import EngineError
 
 Change = Callable[[], None]
 """Writes new weights."""
@@ -22,7 +23,11 @@ class Driver(Protocol):
     """Runs a core. Nothing starts before the first :meth:`send`."""
 
     def send(self, command: Command) -> None:
-        """Has a command carried out before the next step. Called from a running event loop, or from any thread."""
+        """Has a command carried out before the next step. Called from a running event loop, or from any thread.
+
+        Raises:
+            EngineError: If a request is submitted and whatever ran the core is gone.
+        """
         ...
 
     def load(self) -> EngineLoad:
@@ -69,7 +74,10 @@ class InlineDriver:
 
     def send(self, command: Command) -> None:
         self._commands.append(command)
-        loop = asyncio.get_running_loop()
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
+            return  # a cancellation after the loop's end: carried out with whatever comes next
         if self._handle is None or self._loop is not loop:  # none, or that of a loop that has ended
             self._loop = loop
             self._handle = loop.call_soon(self._begin)
@@ -133,9 +141,14 @@ class ThreadDriver:
         self._wake = threading.Event()
         self._thread: threading.Thread | None = None
         self._starting = threading.Lock()
+        self._failure: str | None = None
         self._closed = False
 
     def send(self, command: Command) -> None:
+        if self._failure is not None:
+            if isinstance(command, Submit):
+                raise EngineError(self._failure)
+            return
         with self._starting:
             if self._thread is None and not self._closed:
                 self._thread = threading.Thread(target=self._run, name="obsspec-engine", daemon=True)
@@ -151,17 +164,21 @@ class ThreadDriver:
             try:
                 change()
                 self._inbox.deliver(self._core.update(version))
+            except Exception as error:  # noqa: BLE001 - boundary: raised where the update was asked for
+                failures.append(error)
             finally:
                 done.set()
 
-        done = threading.Event()
+        done, failures = threading.Event(), list[Exception]()
         if self._thread is None or not self._thread.is_alive():
             apply()
-            return
-        self._commands.append(apply)
-        self._wake.set()
-        while not done.wait(0.1) and self._thread.is_alive():
-            pass
+        else:
+            self._commands.append(apply)
+            self._wake.set()
+            while not done.wait(0.1) and self._thread.is_alive():
+                pass
+        if failures:
+            raise failures[0]
 
     def close(self) -> None:
         with self._starting:
@@ -172,19 +189,28 @@ class ThreadDriver:
             self._core.fail_all("closed")
 
     def _run(self) -> None:
+        try:
+            while not self._closed:
+                self._turn()
+        except Exception as error:  # boundary: nobody may wait for a thread that has ended
+            self._failure = f"the engine's thread ended unexpectedly: {error!r}"
+            self._inbox.fail_all(self._failure)
+            raise
+
+    def _turn(self) -> None:
+        """Carries out what was asked, then makes a step, or waits."""
         core, commands = self._core, self._commands
-        while not self._closed:
-            while commands:
-                command = commands.popleft()
-                if callable(command):
-                    command()
-                else:
-                    core.apply(command)
-            if core.busy:
-                finished = guarded_step(core)
-                self._inbox.note(core.progress())
-                if finished:
-                    self._inbox.deliver(finished)
+        while commands:
+            command = commands.popleft()
+            if callable(command):
+                command()
             else:
-                self._wake.wait()
-                self._wake.clear()
+                core.apply(command)
+        if core.busy:
+            finished = guarded_step(core)
+            self._inbox.note(core.progress())
+            if finished:
+                self._inbox.deliver(finished)
+        else:
+            self._wake.wait()
+            self._wake.clear()

@@ -9,6 +9,7 @@ log2 times in its life). The class, and with it the length that attention sums o
 from __future__ import annotations
 
 import heapq
+import math
 from dataclasses import dataclass
 
 import torch
@@ -17,6 +18,8 @@ from obsspec_gym.agents.engine.embedded.weights import ModelShape
 
 _SMALLEST = 64
 _FIRST_ROWS = 4
+_GROWTH_BYTES = 256 * 2**20
+"""Rows are doubled up to this much memory, and then added by as much as fits into it, at least one."""
 
 
 def row_length(tokens: int) -> int:
@@ -37,7 +40,7 @@ class SizeClass:
 
     Attributes:
         length: Tokens a row holds.
-        rows: How many rows there are; grows by doubling.
+        rows: How many rows there are; grows as needed.
         data: ``[layer, K/V, row, kv head, token, dim]``.
         flat: For each layer, ``[K/V x row x kv head x token, dim]``: for writing.
         keys: For each layer, ``[row x kv head, dim, token]``: for the scores.
@@ -69,7 +72,9 @@ class SizeClass:
         return (s.layers, 2, rows, s.kv_heads, self.length, s.head_dim)
 
     def _grow(self) -> None:
-        old, rows = self.rows, max(_FIRST_ROWS, 2 * self.rows)
+        old = self.rows
+        row_bytes = math.prod(self._size(1)) * self.data.element_size()
+        rows = old + max(1, min(max(_FIRST_ROWS, old), _GROWTH_BYTES // row_bytes))
         # Zeros, because attention multiplies what lies beyond a row's last token by 0, and 0 * NaN is NaN.
         data = torch.zeros(self._size(rows), dtype=self.data.dtype, device=self.data.device)
         data[:, :, :old] = self.data

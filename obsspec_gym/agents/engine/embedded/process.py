@@ -32,13 +32,28 @@ _WORKER = "obsspec_gym.agents.engine.embedded.worker"
 
 
 @dataclass(frozen=True, slots=True)
+class Terms:
+    """On what terms the process runs.
+
+    Attributes:
+        threads: CPU threads.
+        niceness: How far it stands back behind other processes for the CPU, 0 to 19.
+        step_seconds: Seconds a step takes at least: the pace of a larger model.
+    """
+
+    threads: int = 1
+    niceness: int = 0
+    step_seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class Setup:
     """The first message: what to run."""
 
     shape: ModelShape
     dtype: torch.dtype
     limits: Limits
-    threads: int
+    terms: Terms
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,14 +95,14 @@ class ProcessDriver:
         dtype: What to compute in.
         limits: What may be used.
         inbox: Where finished requests go.
-        threads: CPU threads for the process.
+        terms: On what terms the process runs.
 
     Attributes:
         weights: In memory that both processes see; load them before the first request.
     """
 
-    def __init__(self, shape: ModelShape, dtype: torch.dtype, limits: Limits, inbox: Inbox, threads: int) -> None:
-        self._setup = Setup(shape, dtype, limits, threads)
+    def __init__(self, shape: ModelShape, dtype: torch.dtype, limits: Limits, inbox: Inbox, terms: Terms) -> None:
+        self._setup = Setup(shape, dtype, limits, terms)
         self._inbox = inbox
         self._memory = shared_memory(ModelWeights.size(shape) * dtype.itemsize)
         self.weights = ModelWeights(shape, map_memory(self._memory, dtype))
@@ -148,7 +163,7 @@ class ProcessDriver:
         ours, theirs = socket.socketpair()
         with theirs:
             code = _START.format(path=sys.path, module=_WORKER, messages=theirs.fileno(), memory=self._memory)
-            threads = str(self._setup.threads)
+            threads = str(self._setup.terms.threads)
             self._process = subprocess.Popen(
                 [sys.executable, "-c", code],
                 stdin=subprocess.DEVNULL,

@@ -24,15 +24,16 @@ def main(messages: int, memory: int) -> None:
     with Connection(messages) as connection:
         try:
             setup = connection.recv()
-            torch.set_num_threads(setup.threads)
+            os.nice(setup.terms.niceness)
+            torch.set_num_threads(setup.terms.threads)
             weights = ModelWeights(setup.shape, map_memory(memory, setup.dtype))
             connection.send(Ready())
-            _serve(connection, Core(weights, setup.limits), parent)
+            _serve(connection, Core(weights, setup.limits), parent, setup.terms.step_seconds)
         except (EOFError, BrokenPipeError, ConnectionResetError):
             return  # the other side is gone
 
 
-def _serve(connection: Connection, core: Core, parent: int) -> None:
+def _serve(connection: Connection, core: Core, parent: int, step_seconds: float) -> None:
     steps, checked = 0, time.monotonic()
     while True:
         while _readable(connection, 0.0 if core.busy else _CHECK_SECONDS):
@@ -44,7 +45,10 @@ def _serve(connection: Connection, core: Core, parent: int) -> None:
         if not core.busy:
             continue
         steps += 1
+        due = time.monotonic() + step_seconds
         finished = guarded_step(core)
+        if step_seconds:
+            time.sleep(max(0.0, due - time.monotonic()))
         if finished or not core.busy or steps % _STEPS_A_REPORT == 0:
             connection.send(Report(finished, core.load(), core.progress()))
 
