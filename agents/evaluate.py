@@ -42,8 +42,9 @@ THRESHOLD = 0.9
 PREDICTABLE = ("./run_tests", "./build", "./check", "./unpack", "sed -i", "echo ")
 """Commands whose output a reader of the history can often tell; the others show unseen files or new numbers."""
 
-_ENVIRONMENTS = 2
-"""Side by side; more than there are cores would make every tool look slow."""
+_QUICK, _TIMED = 8, 2
+"""Environments side by side. More than there are cores make every tool look slow: not where durations count."""
+
 _GROUP = 8
 
 
@@ -74,7 +75,7 @@ def family_of(task_id: str) -> str:
 
 
 async def rollouts(
-    policy: LMPolicy, suite: str, tasks: Sequence[int], samples: int, work: float, sandbox: str
+    policy: LMPolicy, suite: str, tasks: Sequence[int], samples: int, work: float, sandbox: str, environments: int
 ) -> Sequence[Trajectory]:
     """The policy's own rollouts, without speculation."""
     source = get_suite(suite, work=work)
@@ -83,11 +84,11 @@ async def rollouts(
         for index in tasks
         for sample in range(samples)
     ]
-    environments = TerminalVectorEnv(_ENVIRONMENTS, suite=source, sandbox=sandbox)
+    terminals = TerminalVectorEnv(environments, suite=source, sandbox=sandbox)
     try:
-        return (await collect_async(environments, episodes, policy)).trajectories
+        return (await collect_async(terminals, episodes, policy)).trajectories
     finally:
-        environments.close()
+        terminals.close()
 
 
 def solved(trajectories: Sequence[Trajectory]) -> dict[str, float]:
@@ -103,7 +104,7 @@ async def foresee(model: WorldModel, trajectories: Sequence[Trajectory]) -> list
     """Asks a world model about every turn but the last, in the order given, and tells it what really happened."""
     attempts = []
     for trajectory in trajectories:
-        history = History.start(trajectory.episode, trajectory.steps[0] and _instruction(trajectory))
+        history = History.start(trajectory.episode, _instruction(trajectory))
         for number, step in enumerate(trajectory.steps, 1):
             ends = number == len(trajectory.steps)
             predictions = await model.predict(history, step.action, 1)
@@ -178,11 +179,11 @@ async def evaluate(args: argparse.Namespace) -> dict[str, object]:
         tasks = range(args.episodes)
         for suite in ("basics", "basics:words", "basics:templates"):
             # Greedy rates need no real durations.
-            trajectories = await rollouts(greedy, suite, tasks, 1, min(args.work, 0.1), args.sandbox)
+            trajectories = await rollouts(greedy, suite, tasks, 1, min(args.work, 0.1), args.sandbox, _QUICK)
             note(f"solved_greedy_{suite}", solved(trajectories))
-        own = await rollouts(policy, "basics", tasks, 1, args.work, args.sandbox)
+        own = await rollouts(policy, "basics", tasks, 1, args.work, args.sandbox, _TIMED)
         note("solved_sampled_basics", solved(own))
-        groups = await rollouts(policy, "basics", range(args.groups), _GROUP, args.work, args.sandbox)
+        groups = await rollouts(policy, "basics", range(args.groups), _GROUP, args.work, args.sandbox, _TIMED)
         note("groups", mixed(groups))
     with TransformersEngine(args.world_model) as engine:
         attempts = await foresee(_Raw(engine, tokenizer), own)
