@@ -329,25 +329,31 @@ def test_the_death_of_the_engines_process_is_told(model):
 def test_the_engines_process_ends_with_its_parent(tmp_path):
     program = textwrap.dedent(
         """
-        import asyncio, os, sys
-        sys.path.insert(0, sys.argv[1])
-        import tiny_models
-        from obsspec_gym.agents.engine.transformers import TransformersEngine
-        from obsspec_gym.types import Sampling
+        import asyncio, os
+        import torch
+        from obsspec_gym.agents.engine.embedded.inbox import Inbox
+        from obsspec_gym.agents.engine.embedded.process import ProcessDriver, Terms
+        from obsspec_gym.agents.engine.embedded.requests import Submit
+        from obsspec_gym.agents.engine.embedded.scheduler import Limits
+        from obsspec_gym.agents.engine.embedded.weights import ModelShape
+        from obsspec_gym.types import Priority, Sampling
 
         async def main():
-            engine = TransformersEngine(tiny_models.qwen3(), driver="process")
-            await engine.submit([1], Sampling(max_tokens=1), seed=0)
-            print(engine._driver._process.pid, flush=True)
-            engine.submit([1], Sampling(max_tokens=150), seed=0)
+            shape = ModelShape(16, 8, 1, 2, 1, 4, 8, 4096, 1e-6, True, False, False, True)
+            inbox = Inbox()
+            driver = ProcessDriver(shape, torch.float32, Limits(), inbox, Terms())
+            first = asyncio.get_running_loop().create_future()
+            inbox.expect(0, first)
+            driver.send(Submit(0, (1,), Sampling(max_tokens=1), 0, Priority.COMMITTED))
+            await first
+            print(driver._process.pid, flush=True)
+            driver.send(Submit(1, (1,), Sampling(max_tokens=4000), 0, Priority.COMMITTED))
             os.kill(os.getpid(), 9)
 
         asyncio.run(main())
         """
     )
-    parent = subprocess.run(
-        [sys.executable, "-c", program, os.path.dirname(__file__)], stdout=subprocess.PIPE, text=True, check=False
-    )
+    parent = subprocess.run([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, check=False)
     assert parent.returncode == -9
     try:
         child = os.pidfd_open(int(parent.stdout))

@@ -35,6 +35,7 @@ class PrefixTree:
         """Keys and values of the longest known prefix, at most ``limit`` tokens, as consecutive pieces."""
         self._clock += 1
         node, pieces, at = self._root, [], 0
+        limit = min(limit, len(tokens))
         while at < limit:
             child = node.children.get(tokens[at])
             if child is None or child.kv is None:
