@@ -14,16 +14,11 @@ import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING
 
 from obsspec_gym.agents.engine.base import Capabilities, EngineLoad, Weights
 from obsspec_gym.agents.generation import Generation
-from obsspec_gym.errors import (
-    ClosedError,
-    EngineError,
-    InvalidArgumentError,
-    MissingExtraError,
-)
+from obsspec_gym.errors import ClosedError, EngineError, InvalidArgumentError, MissingExtraError
 from obsspec_gym.types import Completion, Hint, Priority, Sampling
 
 try:
@@ -32,25 +27,21 @@ try:
 except ImportError as error:
     raise MissingExtraError(error.name or "torch", "lm") from error
 
-from obsspec_gym.agents.engine.embedded.core import Core
-from obsspec_gym.agents.engine.embedded.drivers import Change, Driver, InlineDriver, ThreadDriver
+from obsspec_gym.agents.engine.embedded.drivers import Change, Driver
 from obsspec_gym.agents.engine.embedded.inbox import Inbox
 from obsspec_gym.agents.engine.embedded.kv import row_length
 from obsspec_gym.agents.engine.embedded.model import rows_are_independent
-from obsspec_gym.agents.engine.embedded.process import ProcessDriver, Terms
 from obsspec_gym.agents.engine.embedded.requests import Cancel, Promote, Submit
-from obsspec_gym.agents.engine.embedded.scheduler import Limits
-from obsspec_gym.agents.engine.embedded.weights import ModelShape, ModelWeights
+from obsspec_gym.agents.engine.embedded.settings import DriverName, DtypeName, Settings
+from obsspec_gym.agents.engine.embedded.shape import ModelShape
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-DriverName = Literal["inline", "thread", "process"]
-DtypeName = Literal["float32", "float64"]
-
 _log = logging.getLogger(__name__)
 
-_DEFAULT_KV_BYTES = 512 * 2**20
+
+__all__ = ["DriverName", "DtypeName", "TransformersEngine"]
 
 
 class TransformersEngine:
@@ -103,32 +94,21 @@ class TransformersEngine:
         threads: int = 1,
         niceness: int = 0,
     ) -> None:
-        _check_choice("dtype", dtype, get_args(DtypeName))
-        _check_choice("driver", driver, get_args(DriverName))
-        for name, value in (("max_batch_tokens", max_batch_tokens), ("max_running", max_running), ("threads", threads)):
-            if value < 1:
-                raise InvalidArgumentError(f"{name} must be at least 1, got {value}")
-        if not 0 <= niceness <= 19:
-            raise InvalidArgumentError(f"niceness must be in 0..19, got {niceness}")
-        if step_seconds and driver == "thread":
-            raise InvalidArgumentError(f"step_seconds is for the inline and process drivers, got driver={driver!r}")
-        if driver == "process" and device != "cpu":
-            raise InvalidArgumentError(f"the process driver shares memory and runs on the CPU, got device={device!r}")
+        settings = Settings(
+            dtype, driver, max_batch_tokens, max_running, capacity_tokens, device, step_seconds, threads, niceness
+        )
         if isinstance(model_or_path, str | Path):
             model, self._source = _load(model_or_path), None
         else:
             model = self._source = model_or_path
-        torch_dtype = torch.float64 if dtype == "float64" else torch.float32
         self._shape = ModelShape.of(model.config)
-        capacity = capacity_tokens if capacity_tokens is not None else self._default_capacity(torch_dtype.itemsize)
-        self._limits = Limits(batch_tokens=max_batch_tokens, capacity_tokens=capacity, running=max_running)
+        self._limits = settings.limits(self._shape)
         self._version = 0
         self._closed = False
         self._numbers = itertools.count()
         self._inbox = Inbox()
-        self._driver, self._weights = self._make_driver(
-            driver, torch_dtype, torch.device(device), step_seconds, threads, niceness
-        )
+        self._driver, self._weights = settings.make_driver(self._shape, self._limits, self._inbox)
+        self._finalizer = weakref.finalize(self, _release, self._driver, self._inbox)
         self._weights.load(dict(model.named_parameters()))
         self._weights.load_rope(model)
         self._bit_exact = rows_are_independent(self._weights)
@@ -137,31 +117,6 @@ class TransformersEngine:
                 "the matrix products of this machine depend on how many rows they have: completions may differ in rare "
                 "tokens between runs that batch differently; float64 makes that practically impossible"
             )
-        self._finalizer = weakref.finalize(self, _release, self._driver, self._inbox)
-
-    def _make_driver(
-        self,
-        name: DriverName,
-        dtype: torch.dtype,
-        device: torch.device,
-        step_seconds: float,
-        threads: int,
-        niceness: int,
-    ) -> tuple[Driver, ModelWeights]:
-        if name == "process":
-            process = ProcessDriver(
-                self._shape, dtype, self._limits, self._inbox, Terms(threads, niceness, step_seconds)
-            )
-            return process, process.weights
-        weights = ModelWeights.allocate(self._shape, dtype, device)
-        core = Core(weights, self._limits)
-        if name == "inline":
-            return InlineDriver(core, self._inbox, step_seconds), weights
-        return ThreadDriver(core, self._inbox), weights
-
-    def _default_capacity(self, itemsize: int) -> int:
-        per_token = self._shape.layers * self._shape.kv_width * itemsize
-        return max(_DEFAULT_KV_BYTES // per_token, 4 * self._shape.context)
 
     @property
     def capabilities(self) -> Capabilities:
@@ -299,8 +254,3 @@ def _integers(name: str, ids: Sequence[int]) -> tuple[int, ...]:
         return tuple(map(operator.index, ids))
     except TypeError as error:
         raise InvalidArgumentError(f"token ids of the {name} must be integers: {error}") from error
-
-
-def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
-    if value not in choices:
-        raise InvalidArgumentError(f"{name} must be one of {', '.join(choices)}, got {value!r}")

@@ -16,7 +16,8 @@ import tiny_models  # noqa: E402
 from obsspec_gym.agents.engine.embedded.core import Core  # noqa: E402
 from obsspec_gym.agents.engine.embedded.requests import Cancel, Promote, Submit  # noqa: E402
 from obsspec_gym.agents.engine.embedded.scheduler import Limits  # noqa: E402
-from obsspec_gym.agents.engine.embedded.weights import ModelShape, ModelWeights  # noqa: E402
+from obsspec_gym.agents.engine.embedded.shape import ModelShape  # noqa: E402
+from obsspec_gym.agents.engine.embedded.weights import ModelWeights  # noqa: E402
 from obsspec_gym.types import FinishReason, Priority, Sampling  # noqa: E402
 
 V = tiny_models.VOCABULARY

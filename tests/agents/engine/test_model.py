@@ -11,9 +11,11 @@ pytest.importorskip("transformers")
 
 import tiny_models  # noqa: E402
 
+from obsspec_gym.agents.engine.embedded.batch import Batch, Span  # noqa: E402
 from obsspec_gym.agents.engine.embedded.kv import KVRows, row_length  # noqa: E402
-from obsspec_gym.agents.engine.embedded.model import Batch, LeanModel, Span, rows_are_independent  # noqa: E402
-from obsspec_gym.agents.engine.embedded.weights import ModelShape, ModelWeights  # noqa: E402
+from obsspec_gym.agents.engine.embedded.model import LeanModel, rows_are_independent  # noqa: E402
+from obsspec_gym.agents.engine.embedded.shape import ModelShape  # noqa: E402
+from obsspec_gym.agents.engine.embedded.weights import ModelWeights  # noqa: E402
 from obsspec_gym.errors import InvalidArgumentError  # noqa: E402
 
 MODELS = [tiny_models.qwen3, tiny_models.qwen3_biased, tiny_models.qwen2, tiny_models.llama]

@@ -335,7 +335,7 @@ def test_the_engines_process_ends_with_its_parent(tmp_path):
         from obsspec_gym.agents.engine.embedded.process import ProcessDriver, Terms
         from obsspec_gym.agents.engine.embedded.requests import Submit
         from obsspec_gym.agents.engine.embedded.scheduler import Limits
-        from obsspec_gym.agents.engine.embedded.weights import ModelShape
+        from obsspec_gym.agents.engine.embedded.shape import ModelShape
         from obsspec_gym.types import Priority, Sampling
 
         async def main():

@@ -11,8 +11,9 @@ from collections.abc import Sequence
 import torch
 
 from obsspec_gym.agents.engine.base import EngineLoad
+from obsspec_gym.agents.engine.embedded.batch import Batch, Span
 from obsspec_gym.agents.engine.embedded.kv import KVRows, Row
-from obsspec_gym.agents.engine.embedded.model import Batch, LeanModel, Span
+from obsspec_gym.agents.engine.embedded.model import LeanModel
 from obsspec_gym.agents.engine.embedded.prefix import PrefixTree
 from obsspec_gym.agents.engine.embedded.requests import Cancel, Command, Finished, Progress, Promote, Request, Submit
 from obsspec_gym.agents.engine.embedded.sampler import Draw, Sampler

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import torch
 
-from obsspec_gym.agents.engine.embedded.weights import ModelShape
+from obsspec_gym.agents.engine.embedded.shape import ModelShape
 
 _SMALLEST = 64
 _FIRST_ROWS = 4

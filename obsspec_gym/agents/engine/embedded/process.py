@@ -24,7 +24,8 @@ from obsspec_gym.agents.engine.embedded.drivers import Change
 from obsspec_gym.agents.engine.embedded.inbox import Inbox
 from obsspec_gym.agents.engine.embedded.requests import Command, Finished, Progress, Submit
 from obsspec_gym.agents.engine.embedded.scheduler import Limits
-from obsspec_gym.agents.engine.embedded.weights import ModelShape, ModelWeights
+from obsspec_gym.agents.engine.embedded.shape import ModelShape
+from obsspec_gym.agents.engine.embedded.weights import ModelWeights
 from obsspec_gym.errors import EngineError
 
 _START = "import sys; sys.path[:] = {path!r}; from {module} import main; main({messages}, {memory})"
