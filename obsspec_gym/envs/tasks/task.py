@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias, runtime_checkable
 
 Expert: TypeAlias = Generator[str, str, None]
-"""A scripted expert: yields commands, is sent the observation of each, and yields ``submit`` (or ``submit TEXT``) last."""
+"""A scripted expert: yields commands, is sent each observation, and yields ``submit`` or ``submit TEXT`` last."""
 
 
 @dataclass(frozen=True)
