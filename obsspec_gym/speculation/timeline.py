@@ -74,7 +74,7 @@ def draw_timeline(
         turns_by_mode: The records of each mode; the same episodes in each.
         path: Where to.
         title: The headline.
-        subtitle: Beside it, smaller: the latencies, say.
+        subtitle: Below it, smaller: the latencies, say.
         agent_latency: Seconds a mode's rollouts took on average, for its panel's heading; by default those of the
             drawn records, from the first generation to the last tool's end.
         episodes: How many to draw at most; they are spread evenly over the order of the first mode.
@@ -92,7 +92,7 @@ def draw_timeline(
     figure_class, patch = _matplotlib()
     rows = {mode: [_Row(episode, turns) for episode in chosen] for mode, turns in turns_by_mode.items()}
     means = dict(agent_latency or {}) or {mode: _mean_seconds(turns) for mode, turns in turns_by_mode.items()}
-    height = 1.5 + len(rows) * (0.62 + 0.52 * len(chosen))
+    height = 1.7 + len(rows) * (0.62 + 0.52 * len(chosen))
     figure = figure_class(figsize=(13, height), dpi=150, layout="constrained", facecolor="white")
     panels = figure.subplots(len(rows), 1, sharex=True, squeeze=False)[:, 0]
     longest = max(row.seconds for drawn in rows.values() for row in drawn)
@@ -101,8 +101,9 @@ def draw_timeline(
         _draw_panel(axes, drawn, longest)
         _title_panel(axes, mode, means.get(mode), reference)
     panels[-1].set_xlabel("seconds since the episode's first generation began", color=_MUTED)
-    figure.suptitle(title, x=0.008, ha="left", fontsize=15, fontweight="bold", color=_INK)
-    figure.text(0.992, 1 - 0.1 / height, subtitle, ha="right", va="top", fontsize=11, color=_MUTED)
+    # The second line of the headline is empty: it makes room for the subtitle, which is smaller.
+    figure.suptitle(f"{title}\n", x=0.008, ha="left", fontsize=15, fontweight="bold", color=_INK)
+    figure.text(0.008, 1 - 0.34 / height, subtitle, ha="left", va="top", fontsize=11, color=_MUTED)
     present = {kind for drawn in rows.values() for row in drawn for kind, _ in row.bars}
     handles = [patch(label=kind.label, **_style(kind)) for kind in KINDS if kind in present]
     figure.legend(handles=handles, loc="outside lower left", ncols=len(handles), frameon=False, fontsize=10)
