@@ -30,18 +30,19 @@ from obsspec_gym.types import EpisodeId
 
 DEFAULTS: dict[str, Any] = {
     "repeats": 5,
-    "tasks": 2,
-    "group": 8,
+    "tasks": 4,
+    "group": 4,
     "envs": 16,
+    "max_turns": 8,
     "depth": 1,
     "breadth": 1,
     "seed": 0,
     "suite": "basics",
     "latency": "remote",
     "work": 0.05,
-    "pace": 0.02,
+    "pace": 0.03,
 }
-FULL: dict[str, Any] = {"repeats": 9, "tasks": 6}
+FULL: dict[str, Any] = {"repeats": 9, "group": 8, "max_turns": 16}
 
 
 def run(
@@ -50,6 +51,7 @@ def run(
     tasks: int,
     group: int,
     envs: int,
+    max_turns: int,
     depth: int,
     breadth: int,
     seed: int,
@@ -66,7 +68,7 @@ def run(
     """
     if tasks < 1 or group < 1 or tasks > len(EVALUATION):
         raise InvalidArgumentError(f"tasks must be in 1..{len(EVALUATION)} and group >= 1, got {tasks} and {group}")
-    common = _Common(tasks, group, envs, FixedSelector(depth, breadth), repeats, seed, report)
+    common = _Common(tasks, group, envs, max_turns, FixedSelector(depth, breadth), repeats, seed, report)
     remote = common.measure(get_suite(suite, work=work), LatencyProfile.parse(latency), pace)
     local = common.measure(get_suite(suite), LatencyProfile.parse("none"), 0.0)
     return {**remote.to_json(), "pace": pace, "work": work, "without_profile": local.to_json()}
@@ -79,6 +81,7 @@ class _Common:
     tasks: int
     group: int
     envs: int
+    max_turns: int
     selector: FixedSelector
     repeats: int
     seed: int
@@ -95,7 +98,7 @@ class _Common:
         count = min(self.envs, len(episodes))
         with Agents("shipped", "cascade", suite, chosen, max_tokens=96, pace=pace) as agents:
             experiment = Experiment(
-                lambda: TerminalVectorEnv(count, suite=suite, latency=latency),
+                lambda: TerminalVectorEnv(count, max_episode_steps=self.max_turns, suite=suite, latency=latency),
                 episodes,
                 agents.make_policy,
                 agents.make_world_model,
