@@ -26,6 +26,11 @@ ROLES = {
     ),
 }
 
+STOPPED_EARLY = (
+    " Stopped early on purpose: at temperature 1 it fails often enough that reinforcement learning has something to\n"
+    "  improve (three times as many steps solve more than nine tasks in ten)."
+)
+
 LIMITS = (
     "The model knows four kinds of generated tasks and little English. On anything else it types something that looks "
     "like them. It is made to show and to test how rollouts are collected and trained on a small machine, not to be "
@@ -59,6 +64,7 @@ def card(
 ) -> str:
     """The text of a card."""
     title, purpose, learnt = ROLES[role]
+    note = STOPPED_EARLY if role == "policy" else ""
     return f"""\
 # {title} of the shipped pair
 
@@ -69,7 +75,7 @@ def card(
 - Made by `python -m agents.recipe` (`make pair`), seed {training["seed"]}: {training["steps"]} steps of about 2,048
   tokens on {training["episodes"]:,} episodes; Muon 4e-3 for matrices, AdamW 4e-3 for the rest, 40 warm-up steps,
   linear decay over the last 40 %. Observation format version 1.
-- Learnt: {learnt}.
+- Learnt: {learnt}.{note}
 - Data: recorded in bubblewrap sandboxes; task indices from 10,000 on (those below are for evaluation).
   {data["experts"]} and {data["more"]} with experts that make a mistake with every tenth command (never learnt as a
   command). {data["mixed"]} in which a first policy, trained for 700 steps on the first of these, chose 70 % of the

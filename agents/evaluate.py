@@ -36,7 +36,7 @@ from obsspec_gym.speculation.slot import Episode
 from obsspec_gym.speculation.trajectory import Trajectory
 from obsspec_gym.types import EpisodeId, Outcome, Sampling, Transition
 
-THRESHOLD = 0.9
+THRESHOLD = 0.8
 """Sequence probability from which a prediction counts as gated in."""
 
 PREDICTABLE = ("./run_tests", "./build", "./check", "./unpack", "sed -i", "echo ")
@@ -188,7 +188,7 @@ async def evaluate(args: argparse.Namespace) -> dict[str, object]:
     with TransformersEngine(args.world_model) as engine:
         attempts = await foresee(_Raw(engine, tokenizer), own)
         note("world_model", summary(attempts))
-        for threshold in (0.5, 0.8, THRESHOLD, 0.95):
+        for threshold in (0.5, 0.7, THRESHOLD, 0.9):
             note(f"world_model_gated_{threshold}", gated(attempts, threshold))
         # The members of a group run side by side; here they come one after the other.
         note("world_model_groups", summary(await foresee(_Raw(engine, tokenizer), groups)))

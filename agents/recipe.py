@@ -144,7 +144,7 @@ def main() -> None:
     )
     parser.add_argument("--mixed", type=int, default=1536, help="episodes of the first policy with an expert")
     parser.add_argument("--first-steps", type=int, default=700)
-    parser.add_argument("--policy-steps", type=int, default=1300)
+    parser.add_argument("--policy-steps", type=int, default=550)
     parser.add_argument("--world-steps", type=int, default=2000)
     parser.add_argument("--episodes", type=int, default=100, help="evaluation episodes, a split")
     parser.add_argument("--seed", type=int, default=0)
