@@ -30,7 +30,7 @@ from obsspec_gym.envs.observation import ObservationFormat
 CONTEXT = 2048
 _POOL = 512
 _HELD_BACK = 100
-"""Episodes kept out of training, for the validation loss."""
+"""Episodes kept out of training at most, for the validation loss."""
 
 
 def build_model(tokenizer: Tokenizer) -> Qwen3ForCausalLM:
@@ -116,7 +116,8 @@ def train(args: argparse.Namespace) -> None:
     examples = [encode(episode, tokenizer) for path in args.data for episode in load(path)]
     examples = [example for example in examples if len(example.ids) <= CONTEXT]
     rng.shuffle(examples)
-    held_back, examples = examples[:_HELD_BACK], examples[_HELD_BACK:]
+    split = min(_HELD_BACK, len(examples) // 20)
+    held_back, examples = examples[:split], examples[split:]
     model = build_model(tokenizer)
     if args.start is not None:
         model = Qwen3ForCausalLM.from_pretrained(args.start, attn_implementation="sdpa")

@@ -1,0 +1,118 @@
+"""The recipe of the shipped pair, in its parts: masks, mistakes, batches, optimiser, and one miniature run."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from random import Random
+
+import pytest
+import torch
+from tokenizers import Tokenizer
+
+from agents.corpus import Episode, Example, Turn, encode, load, save
+from agents.noise import mistake
+from agents.optimizer import orthogonal
+from agents.train import batches, rate_at, tensors
+from obsspec_gym.agents.loading import SHIPPED
+
+ROOT = Path(__file__).parents[2]
+OK = "[exit 0] ~"
+EPISODE = Episode(
+    "basics/config/10000",
+    "Fix it.",
+    (
+        Turn("ls", f"a\n{OK}", True, 0.1),
+        Turn("cat b", "no\n[exit 1] ~", False, 0.1),
+        Turn("submit", "[submitted]", True, 0.0),
+    ),
+    reward=1.0,
+    submitted=True,
+)
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Tokenizer:
+    return Tokenizer.from_file(str(SHIPPED / "policy" / "tokenizer.json"))
+
+
+def written(tokenizer: Tokenizer, example: Example, mask: list[bool]) -> str:
+    return tokenizer.decode([i for i, kept in zip(example.ids, mask, strict=True) if kept], skip_special_tokens=False)
+
+
+def test_an_episode_is_the_compact_dialogue(tokenizer: Tokenizer) -> None:
+    example = encode(EPISODE, tokenizer)
+    assert tokenizer.decode(example.ids, skip_special_tokens=False) == (
+        f"<|task|>Fix it.<|act|>ls<|end|><|obs|>a\n{OK}<|act|>cat b<|end|><|obs|>no\n[exit 1] ~"
+        "<|act|>submit<|end|><|obs|>[submitted]<|end|>"
+    )
+
+
+def test_the_policy_learns_taught_commands_and_the_world_model_what_comes_back(tokenizer: Tokenizer) -> None:
+    example = encode(EPISODE, tokenizer)
+    assert written(tokenizer, example, example.policy) == "ls<|end|>submit<|end|>"
+    assert written(tokenizer, example, example.world) == f"a\n{OK}<|act|>no\n[exit 1] ~<|act|>[submitted]<|end|>"
+
+
+def test_an_unsolved_episode_teaches_no_commands_and_a_cut_one_no_end(tokenizer: Tokenizer) -> None:
+    cut = Episode(EPISODE.task_id, "Fix it.", EPISODE.turns[:1], reward=0.0, submitted=False)
+    example = encode(cut, tokenizer)
+    assert not any(example.policy)
+    assert written(tokenizer, example, example.world) == f"a\n{OK}"
+
+
+def test_episodes_are_read_back_as_they_were_written(tmp_path: Path) -> None:
+    save([EPISODE, EPISODE], tmp_path / "episodes.jsonl")
+    assert list(load(tmp_path / "episodes.jsonl")) == [EPISODE, EPISODE]
+
+
+def test_mistakes_are_made_from_the_seed_and_mostly_are_some() -> None:
+    command, seen = "sed -i 's/41/14/' alpha.sh", [("ls", f"alpha.sh\nbeta.sh\nrun_tests\n{OK}")]
+    made = [mistake(Random(seed), command, seen) for seed in range(100)]
+    assert made == [mistake(Random(seed), command, seen) for seed in range(100)]
+    assert sum(other != command for other in made) > 90
+    assert len(set(made)) > 40
+
+
+def test_batches_hold_every_example_once_an_epoch_and_keep_to_their_size() -> None:
+    examples = [Example([1] * (5 + i % 30), [], []) for i in range(200)]
+    source, seen = batches(examples, 128, Random(0)), []
+    while len(seen) < 200:
+        batch = next(source)
+        assert len(batch) * max(len(example.ids) for example in batch) <= 128
+        seen += batch
+    assert sorted(map(id, seen)) == sorted(map(id, examples))
+
+
+def test_weights_are_of_the_role_and_a_little_of_the_other(tokenizer: Tokenizer) -> None:
+    example = encode(EPISODE, tokenizer)
+    _, weights = tensors([example, Example([1] * 99, [False] * 99, [True] * 99)], "policy", 0.25, 0)
+    assert weights.shape == (2, 99)
+    assert weights[0].sum() == sum(example.policy) + 0.25 * sum(example.world)
+    assert weights[1].sum() == 0.25 * 99
+
+
+@pytest.mark.parametrize("shape", [(3, 8, 20), (2, 20, 8), (1, 12, 12)])
+def test_an_orthogonal_update_has_singular_values_near_one(shape: tuple[int, int, int]) -> None:
+    values = torch.linalg.svdvals(orthogonal(torch.randn(shape, generator=torch.Generator().manual_seed(0))))
+    assert values.max() < 1.3
+    assert values.median() > 0.6
+
+
+def test_the_rate_warms_up_holds_and_decays() -> None:
+    rates = [rate_at(step, 1000) for step in range(1000)]
+    assert rates[0] == pytest.approx(1 / 40)
+    assert rates[100:600] == [1.0] * 500
+    assert rates[600:] == sorted(rates[600:], reverse=True)
+    assert 0 < rates[-1] < 0.01
+
+
+def test_a_miniature_training_runs_from_file_to_model(tmp_path: Path) -> None:
+    save([EPISODE] * 24, tmp_path / "episodes.jsonl")
+    files = ["--data", tmp_path / "episodes.jsonl", "--tokenizer", SHIPPED / "policy", "--out", tmp_path / "out"]
+    command = [sys.executable, "-m", "agents.train", "world", "--steps", "3", "--tokens", "256", *map(str, files)]
+    subprocess.run(command, cwd=ROOT, env=os.environ | {"OMP_NUM_THREADS": "1"}, check=True, capture_output=True)
+    log = json.loads((tmp_path / "out" / "training.json").read_text())["log"]
+    assert log[-1]["loss"] < log[0]["loss"]
+    assert (tmp_path / "out" / "model.safetensors").stat().st_size < 6_000_000
