@@ -59,9 +59,9 @@ def obsspec(
 
 @app.command()
 def demo(
-    envs: Envs = 4,
+    envs: Envs = 8,
     episodes: Episodes = 16,
-    group: Group = 8,
+    group: Group = 4,
     suite: Suite = "basics",
     latency: Latency = "remote",
     sandbox: Sandbox = "bubblewrap",
