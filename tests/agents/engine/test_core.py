@@ -56,9 +56,9 @@ class World:
         self.requests = []
         self.expected = []
         rnd = random.Random(5)
-        stems = [[rnd.randrange(V) for _ in range(n)] for n in (1, 3, 63, 64, 100, 129)]
+        stems = [[rnd.randrange(V) for _ in range(n)] for n in (1, 3, 63, 64, 100, 250)]
         for i in range(18):
-            prompt = stems[i % 6][: rnd.randint(1, 200)] + [rnd.randrange(V) for _ in range(rnd.choice([0, 1, 30]))]
+            prompt = stems[i % 6][: rnd.randint(1, 500)] + [rnd.randrange(V) for _ in range(rnd.choice([0, 1, 30]))]
             if i > 12:  # the next turn of an earlier one
                 earlier = rnd.randrange(6)
                 prompt = [*self.requests[earlier][0], *self.expected[earlier].token_ids, rnd.randrange(V)]
@@ -114,7 +114,7 @@ operations = st.one_of(
     schedule=st.lists(operations, min_size=4, max_size=30),
     batch_tokens=st.sampled_from([3, 64, 512]),
     running=st.sampled_from([2, 5, 64]),
-    capacity=st.sampled_from([256, 600, 100_000]),
+    capacity=st.sampled_from([512, 1200, 100_000]),
 )
 def test_completions_do_not_depend_on_company_order_cache_or_drafts(dtype, schedule, batch_tokens, running, capacity):
     world = world_of(dtype)
@@ -143,6 +143,18 @@ def test_completions_do_not_depend_on_company_order_cache_or_drafts(dtype, sched
             assert completion.accepted_draft_tokens == len(completion.token_ids)
     load = core.load()
     assert (load.running, load.waiting, load.speculative) == (0, 0, 0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("length", [30, 60, 120, 250, 500])
+def test_a_next_turn_on_remembered_tokens_has_the_bits_of_a_cold_one(dtype, length):
+    weights, rnd = world_of(dtype).weights, random.Random(length)
+    core, prompt = Core(weights, Limits()), tuple(rnd.randrange(V) for _ in range(length))
+    for turn in range(3):
+        submit = Submit(turn, prompt, Sampling(max_tokens=12), turn, COMMITTED)
+        warm, cold = run(core, [submit])[turn], run(Core(weights, Limits()), [submit])[turn]
+        assert bits(warm) == bits(cold)
+        prompt += (*warm.token_ids, *(rnd.randrange(V) for _ in range(9)))
 
 
 def test_the_requests_are_worth_comparing():
@@ -183,6 +195,19 @@ def test_prefixes_are_computed_once():
     cold = steps_until_done(core, Submit(0, prompt, sampling, 1, COMMITTED))
     warm = steps_until_done(core, Submit(1, (*prompt, 3), sampling, 1, COMMITTED))
     assert (cold, warm) == (5, 2)
+
+
+def test_remembered_prefixes_make_way_and_never_exceed_the_capacity():
+    world = world_of(torch.float32)
+    core = Core(world.weights, Limits(capacity_tokens=512))
+    for number in range(6):
+        core.apply(Submit(number, (number,) * 200, Sampling(max_tokens=3), number, COMMITTED))
+        while core.busy:
+            core.step()
+            assert core.load().cached_tokens <= 512
+    assert core.load().cached_tokens >= 202
+    assert steps_until_done(core, Submit(9, (5,) * 200, Sampling(max_tokens=1), 0, COMMITTED)) == 1
+    assert steps_until_done(core, Submit(9, (0,) * 200, Sampling(max_tokens=1), 0, COMMITTED)) == 3
 
 
 def test_members_of_a_group_wait_for_their_common_prompt():

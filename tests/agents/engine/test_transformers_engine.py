@@ -27,7 +27,7 @@ from obsspec_gym.types import Priority, Sampling  # noqa: E402
 
 V, CONTEXT = tiny_models.VOCABULARY, tiny_models.CONTEXT
 DRIVERS = ["inline", "thread", "process"]
-LONG = Sampling(max_tokens=CONTEXT)
+LONG = Sampling(max_tokens=190)
 
 
 @pytest.fixture(scope="module")

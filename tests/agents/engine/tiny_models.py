@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 VOCABULARY = 61
-CONTEXT = 200
+CONTEXT = 600
 
 
 def _sizes(**changes: Any) -> dict[str, Any]:

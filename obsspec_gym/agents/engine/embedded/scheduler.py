@@ -127,12 +127,11 @@ class Scheduler:
         if request.row is None:
             self.waiting.remove(request)
             return
+        self.running.remove(request)  # first: what it had reserved is room to remember it in
         if remember:
             self.remember(request)
         self._rows.free(request.row)
         request.row = None
-        self.running.remove(request)
-        self._fit()
 
     def remember(self, request: Request) -> None:
         """Copies what a running request has computed to the remembered prefixes."""
