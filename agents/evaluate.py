@@ -34,7 +34,7 @@ from obsspec_gym.envs.vector import TerminalVectorEnv
 from obsspec_gym.speculation.collector import collect_async
 from obsspec_gym.speculation.slot import Episode
 from obsspec_gym.speculation.trajectory import Trajectory
-from obsspec_gym.types import Action, EpisodeId, Outcome, Prediction, Sampling, Transition
+from obsspec_gym.types import EpisodeId, Outcome, Sampling, Transition
 
 THRESHOLD = 0.8
 """Sequence probability from which a prediction counts as gated in."""
@@ -199,11 +199,6 @@ async def evaluate(args: argparse.Namespace) -> dict[str, object]:
 
 class _Raw(LMWorldModel):
     """The language model alone: its confidence is the sequence's probability, never calibrated on the test itself."""
-
-    async def predict(self, history: History, action: Action, n: int, partial: str = "") -> list[Prediction]:
-        """What it generates, uncalibrated."""
-        prompt = self.prompt(history, action)
-        return [] if prompt is None else await self._generate(history, prompt, (), partial, n)
 
     def observe(self, transition: Transition) -> None:
         """Learns nothing."""

@@ -43,17 +43,6 @@ def mistake(rng: Random, command: str, transcript: Sequence[Step]) -> str:
     return rng.choice(("submit", f"submit {rng.randint(1, 300)}"))
 
 
-def wrong_edit(rng: Random, command: str, transcript: Sequence[Step]) -> str:
-    """An edit that is not the right one: without effect, the wrong way round, of something else, or miscopied."""
-    parts = command.split("/")
-    kind = rng.random()
-    if command.startswith("sed -i") and len(parts) == 4 and kind < 0.45:
-        head, old, new, tail = parts
-        old, new = rng.choice(((old, old), (new, new), (new, old)))
-        return "/".join((head, old, new, tail))
-    return _garbled(rng, command, transcript)
-
-
 def _garbled(rng: Random, command: str, transcript: Sequence[Step]) -> str:
     """The command with one name or number replaced or misspelt."""
     spots = [found for found in _TOKEN.finditer(command) if found[0] not in _KEYWORDS]

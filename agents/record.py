@@ -20,20 +20,17 @@ from pathlib import Path
 from random import Random
 
 from agents.corpus import Episode, Turn, save
-from agents.noise import mistake, wrong_edit
+from agents.noise import mistake
 from obsspec_gym.envs.command import submitted_answer
 from obsspec_gym.envs.observation import ObservationFormat
 from obsspec_gym.envs.sandbox import Sandbox, make_sandbox
 from obsspec_gym.envs.scene import judge, prepare
 from obsspec_gym.envs.tasks import Demonstrator, Task, get_suite
-from obsspec_gym.envs.tasks.family import Step, is_edit
+from obsspec_gym.envs.tasks.family import Step
 from obsspec_gym.seeding import derive_seed
 
 WAVE = 32
 """Episodes a worker has under way at once; a policy decides for all of them in one batch."""
-
-CHECKS = ("./run_tests", "./build", "./check")
-"""The programs that tell whether an edit was right."""
 
 
 class Live:
@@ -89,26 +86,6 @@ def expert_with_noise(rng: Random, noise: float) -> Actor:
     return act
 
 
-def hasty_expert(rng: Random, rate: float) -> Actor:
-    """Gets edits wrong with probability ``rate`` and then mostly runs the checking program again, without a look.
-
-    A world model has to tell the right edit from the wrong one to foresee what that program prints.
-    """
-
-    def act(episodes: Sequence[Live], wanted: Sequence[str]) -> list[str]:
-        return [one(episode.transcript, command) for episode, command in zip(episodes, wanted, strict=True)]
-
-    def one(transcript: Sequence[Step], command: str) -> str:
-        runs = [done for done, _ in transcript if done in CHECKS]
-        if runs and is_edit(transcript[-1][0]) and rng.random() < 0.8:
-            return runs[-1]
-        if is_edit(command) and rng.random() < rate:
-            return wrong_edit(rng, command, transcript)
-        return command
-
-    return act
-
-
 def policy_with_expert(rng: Random, folder: Path, share: float, temperature: float) -> Actor:
     """Lets a policy decide with probability ``share`` (the expert otherwise)."""
     from agents.sampler import Sampler
@@ -142,12 +119,10 @@ def wave(tasks: Sequence[Task], actor: Actor, kind: str) -> list[Episode]:
 def work_off(args: argparse.Namespace, indices: Sequence[int]) -> list[Episode]:
     """One worker's share: the tasks of some indices, in waves."""
     rng = Random(derive_seed("record", args.seed, indices[0]))
-    if args.policy is not None:
-        actor = policy_with_expert(rng, args.policy, args.share, args.temperature)
-    elif args.wrong_edits:
-        actor = hasty_expert(rng, args.wrong_edits)
-    else:
+    if args.policy is None:
         actor = expert_with_noise(rng, args.noise)
+    else:
+        actor = policy_with_expert(rng, args.policy, args.share, args.temperature)
     suite = get_suite(args.suite, work=args.work)
     episodes: list[Episode] = []
     for start in range(0, len(indices), WAVE):
@@ -182,7 +157,6 @@ def main() -> None:
     parser.add_argument("--count", type=int, required=True)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--noise", type=float, default=0.1, help="probability of a mistake, per command")
-    parser.add_argument("--wrong-edits", type=float, default=0.0, help="instead: probability of a wrong edit, per edit")
     parser.add_argument("--policy", type=Path, help="let this policy act, with the expert at its side")
     parser.add_argument("--share", type=float, default=1.0, help="how often the policy is the one who acts")
     parser.add_argument("--temperature", type=float, default=1.0)
