@@ -36,8 +36,9 @@ class Sampler:
         self._max_tokens = max_tokens
 
     def commands(self, situations: Sequence[tuple[str, Sequence[Step]]]) -> list[str]:
-        """One command for each pair of an instruction and what was done so far."""
-        return [self._tokenizer.decode(ids) for ids, _ in self.complete([self._prompt(*s) for s in situations], [END])]
+        """One command for each pair of an instruction and what was done so far; NUL, which no shell takes, left out."""
+        completions = self.complete([self._prompt(*situation) for situation in situations], [END])
+        return [self._tokenizer.decode(ids).replace("\0", "") for ids, _ in completions]
 
     @torch.no_grad()
     def complete(self, prompts: Sequence[list[int]], stops: Sequence[str]) -> list[tuple[list[int], float]]:
