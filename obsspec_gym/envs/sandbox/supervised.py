@@ -242,10 +242,12 @@ class SupervisedSandbox(ABC):
 
     def _leave(self) -> None:
         """Ends the shell and everything it started."""
-        session, self._resources.session, self._shell = self._resources.session, None, None
+        session, self._shell = self._resources.session, None
         if session is not None:
             session.end_processes()
             session.close()
+            # Only now: an interrupt before this leaves it to the next call, or to the release, to end it.
+            self._resources.session = None
         if self._resources.supervisor is not None:
             self._resources.supervisor.sweep()  # an exception may have come before a session was known
 
