@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import glob
+import itertools
 import os
 import random
 import signal
@@ -198,24 +199,25 @@ def test_interrupts_at_random_moments_leave_nothing(kind: str) -> None:
     assert hits > 0
 
 
+@pytest.mark.parametrize("call", range(3))
 def test_a_shell_whose_end_is_interrupted_is_ended_by_whoever_comes_next(
-    kind: str, monkeypatch: pytest.MonkeyPatch
+    kind: str, call: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Wherever an interrupt falls into ending a shell, its processes and descriptors stay known until they are gone."""
-    end = Session.end_processes
-    interrupts = [KeyboardInterrupt(), None]
+    end, calls = Session.end_processes, itertools.count()
 
     def interrupted_end(session: Session) -> None:
-        error = interrupts.pop(0) if interrupts else None
-        if error is not None:
-            raise error
+        if next(calls) == call:
+            raise KeyboardInterrupt
         end(session)
 
-    monkeypatch.setattr(Session, "end_processes", interrupted_end)
     sandbox = make_sandbox(kind)
     sandbox.start()
-    with pytest.raises(KeyboardInterrupt):
-        sandbox.run("exit 3")
+    with monkeypatch.context() as patch:
+        patch.setattr(Session, "end_processes", interrupted_end)
+        with pytest.raises(KeyboardInterrupt):
+            sandbox.run("exit 3")
+            sandbox.verify("true", {}, {})
     assert sandbox.run("echo on").output == b"on\n"
     sandbox.close()
 
