@@ -82,10 +82,11 @@ class Generation:
         """Stops the computation. Awaiting it then raises :class:`~obsspec_gym.errors.GenerationCancelled`."""
         if self._future.done():
             return
-        self._future.set_exception(GenerationCancelled("the generation was cancelled"))
         cancel, self._cancel = self._cancel, None
         if cancel is not None:
-            cancel()
+            cancel()  # first: whatever computes is told even where nobody's event loop lives any more
+        if not self._future.done() and not self._future.get_loop().is_closed():
+            self._future.set_exception(GenerationCancelled("the generation was cancelled"))
 
     def promote(self) -> None:
         """Turns a speculative generation into a committed one: it goes first from now on."""

@@ -15,10 +15,11 @@ from obsspec_gym.agents.history import History
 from obsspec_gym.agents.policy import Policy
 from obsspec_gym.agents.world_model.base import WorldModel
 from obsspec_gym.errors import InvalidArgumentError
+from obsspec_gym.speculation.next_action import NextAction
 from obsspec_gym.speculation.record import TurnRecord
 from obsspec_gym.speculation.selector import Selector
 from obsspec_gym.speculation.slot import Episode, Slot, as_slots
-from obsspec_gym.speculation.speculator import NextAction, Speculator
+from obsspec_gym.speculation.speculator import Speculator
 from obsspec_gym.speculation.trajectory import Step, Trajectory
 from obsspec_gym.types import Action, Completion, Outcome
 

@@ -7,8 +7,8 @@ Everything else in this room (the vector wrapper, free-running collection, the t
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Generator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
 
 from obsspec_gym.agents.generation import Generation
 from obsspec_gym.agents.history import History, fingerprint
@@ -17,13 +17,13 @@ from obsspec_gym.agents.world_model.base import WorldModel
 from obsspec_gym.errors import InvalidArgumentError, ObsSpecError
 from obsspec_gym.seeding import turn_seed
 from obsspec_gym.speculation.futures import Future, Futures, completion_of
+from obsspec_gym.speculation.next_action import NextAction, TurnResult
 from obsspec_gym.speculation.predictor import Patience, Predictor, as_world_model
 from obsspec_gym.speculation.record import TurnRecord
 from obsspec_gym.speculation.recorder import TurnRecorder
 from obsspec_gym.speculation.selector import Budget, FixedSelector, Off, Selector
 from obsspec_gym.types import (
     Action,
-    Completion,
     EpisodeId,
     Observation,
     Outcome,
@@ -32,55 +32,6 @@ from obsspec_gym.types import (
     TokenIds,
     Transition,
 )
-
-
-class NextAction:
-    """A handle on the next action of one environment. Await it for the action.
-
-    Attributes:
-        history: The real history the action is generated for; pass it on to the next :meth:`Speculator.turn`.
-        hit: Whether the generation began before the observation was there.
-    """
-
-    __slots__ = ("_generation", "_policy", "history", "hit")
-
-    def __init__(self, history: History, generation: Generation, policy: Policy, hit: bool) -> None:
-        self.history = history
-        self.hit = hit
-        self._generation = generation
-        self._policy = policy
-
-    def __await__(self) -> Generator[None, None, Action]:
-        return self._policy.parse((yield from self._generation.__await__()))
-
-    def done(self) -> bool:
-        """Whether the action is there."""
-        return self._generation.done()
-
-    def result(self) -> Action:
-        """The action.
-
-        Raises:
-            asyncio.InvalidStateError: If it is not there yet.
-            ObsSpecError: If its generation failed or was cancelled.
-        """
-        return self._policy.parse(self._generation.result())
-
-    def completion(self) -> Completion:
-        """The completion the action was read from; raises like :meth:`result`."""
-        return self._generation.result()
-
-
-class TurnResult(NamedTuple):
-    """What a turn came to.
-
-    Attributes:
-        observation: The real observation.
-        next_action: The next action's handle; ``None`` where the episode is over.
-    """
-
-    observation: Observation
-    next_action: NextAction | None
 
 
 class Speculator:

@@ -19,9 +19,10 @@ from obsspec_gym.agents.world_model.base import WorldModel
 from obsspec_gym.errors import ClosedError, InvalidArgumentError
 from obsspec_gym.seeding import derive_seed
 from obsspec_gym.speculation.loop import LoopThread
+from obsspec_gym.speculation.next_action import NextAction
 from obsspec_gym.speculation.record import TurnRecord
 from obsspec_gym.speculation.selector import Selector
-from obsspec_gym.speculation.speculator import NextAction, Speculator
+from obsspec_gym.speculation.speculator import Speculator
 from obsspec_gym.speculation.stepping import Row, Stepper, stepper_for
 from obsspec_gym.types import Action, EpisodeId, Outcome
 

@@ -164,3 +164,14 @@ def test_callbacks_run_when_it_is_done_or_cancelled() -> None:
 
 async def _await(generation: Generation) -> Completion:
     return await generation
+
+
+def test_cancel_reaches_the_engine_also_when_the_event_loop_has_ended() -> None:
+    """A generation outlives its loop where somebody forgot it: what computes must not go on for it."""
+    loop = asyncio.new_event_loop()
+    told: list[bool] = []
+    generation = Generation(loop.create_future(), cancel=lambda: told.append(True))
+    loop.close()
+    generation.cancel()
+    generation.cancel()
+    assert told == [True]

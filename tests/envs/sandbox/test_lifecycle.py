@@ -213,11 +213,15 @@ def test_a_shell_whose_end_is_interrupted_is_ended_by_whoever_comes_next(
 
     sandbox = make_sandbox(kind)
     sandbox.start()
+
+    def life() -> None:
+        sandbox.run("exit 3")
+        sandbox.verify("true", {}, {})
+
     with monkeypatch.context() as patch:
         patch.setattr(Session, "end_processes", interrupted_end)
         with pytest.raises(KeyboardInterrupt):
-            sandbox.run("exit 3")
-            sandbox.verify("true", {}, {})
+            life()
     assert sandbox.run("echo on").output == b"on\n"
     sandbox.close()
 
