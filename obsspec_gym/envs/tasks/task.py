@@ -11,6 +11,28 @@ Expert: TypeAlias = Generator[str, str, None]
 
 
 @dataclass(frozen=True)
+class Image:
+    """A machine of a task's own, made over the base image.
+
+    Attributes:
+        build: Bash run once as root, without a network, before anything else; what it makes of the file system is
+            where the task begins. Empty for none.
+        files: Path to content, found by ``build`` under ``$BUILD`` and nowhere afterwards.
+        user: Whom the agent is: a name or a number, with ``:group`` or without; ``root`` owns everything.
+        workdir: The agent's first working directory.
+        env: What the agent's commands find in their environment, besides what they always find.
+        timeout: Seconds ``build`` may take.
+    """
+
+    build: str = ""
+    files: Mapping[str, str | bytes] = field(default_factory=dict)
+    user: str = "root"
+    workdir: str = "/root"
+    env: Mapping[str, str] = field(default_factory=dict)
+    timeout: float = 600.0
+
+
+@dataclass(frozen=True)
 class Task:
     """One task.
 
@@ -28,6 +50,12 @@ class Task:
         requires: Programs that must be in the sandbox (checked with ``command -v``).
         max_turns: Actions after which the episode is truncated.
         timeout: Seconds a command may run.
+        image: The machine the task needs, where it is not any sandbox.
+        rewards: Files in which the verifier may write a reward, as absolute paths; the first that there is counts,
+            a number or a JSON object, and the exit status only if there is none. Agents cannot write them before.
+        verifier_timeout: Seconds the verifier may take.
+        time_limit: Seconds all commands of an episode may take together, after which it is truncated; what the
+            agent takes to think does not count, so that an episode does not depend on the speed of a model.
     """
 
     id: str
@@ -40,6 +68,10 @@ class Task:
     requires: tuple[str, ...] = ()
     max_turns: int = 32
     timeout: float = 30.0
+    image: Image | None = None
+    rewards: tuple[str, ...] = ()
+    verifier_timeout: float = 60.0
+    time_limit: float | None = None
 
 
 @runtime_checkable
