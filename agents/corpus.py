@@ -48,12 +48,16 @@ class Episode:
     submitted: bool
 
 
+SLOW = ("./run_tests", "./build", "./check", "./unpack")
+"""The programs that take time in the suite: what they print is what is worth foreseeing."""
+
+
 class Example(NamedTuple):
-    """Token ids of one episode, and which of them each model is to learn."""
+    """Token ids of one episode, and how much each of them counts in each model's loss; 0 is not learnt."""
 
     ids: list[int]
-    policy: list[bool]
-    world: list[bool]
+    policy: list[float]
+    world: list[float]
 
 
 def save(episodes: Iterable[Episode], path: Path) -> None:
@@ -72,11 +76,16 @@ def load(path: Path) -> Iterator[Episode]:
             yield Episode(**record)
 
 
-def encode(episode: Episode, tokenizer: Tokenizer) -> Example:
+def encode(episode: Episode, tokenizer: Tokenizer, slow: float = 1.0) -> Example:
     """The compact dialogue of an episode.
 
     A policy learns the taught commands of solved episodes; a world model every observation and the token after
     it, which tells whether the episode goes on.
+
+    Args:
+        episode: What was recorded.
+        tokenizer: With the control tokens.
+        slow: How much more the observations of :data:`SLOW` programs count than others.
     """
     task, act, obs, end = (tokenizer.token_to_id(name) for name in (TASK, ACT, OBS, END))
 
@@ -86,13 +95,14 @@ def encode(episode: Episode, tokenizer: Tokenizer) -> Example:
 
     instruction = plain(episode.instruction)
     ids = [task, *instruction, act]
-    policy, world = [False] * len(ids), [False] * len(ids)
+    policy, world = [0.0] * len(ids), [0.0] * len(ids)
     for number, turn in enumerate(episode.turns, 1):
         command, observation = plain(turn.command), plain(turn.observation)
         last = number == len(episode.turns)
         closing = [] if last and not episode.submitted else [end if last else act]
         ids += [*command, end, obs, *observation, *closing]
-        lesson = turn.taught and episode.reward == 1
-        policy += [lesson] * (len(command) + 1) + [False] * (1 + len(observation) + len(closing))
-        world += [False] * (len(command) + 2) + [True] * (len(observation) + len(closing))
+        lesson = float(turn.taught and episode.reward == 1)
+        weight = slow if turn.command in SLOW else 1.0
+        policy += [lesson] * (len(command) + 1) + [0.0] * (1 + len(observation) + len(closing))
+        world += [0.0] * (len(command) + 2) + [weight] * (len(observation) + len(closing))
     return Example(ids, policy, world)

@@ -36,8 +36,8 @@ from obsspec_gym.speculation.slot import Episode
 from obsspec_gym.speculation.trajectory import Trajectory
 from obsspec_gym.types import EpisodeId, Outcome, Sampling, Transition
 
-THRESHOLD = 0.8
-"""Sequence probability from which a prediction counts as gated in."""
+THRESHOLDS = (0.5, 0.7, 0.8, 0.85, 0.9, 0.95)
+"""Sequence probabilities from which a prediction counts as gated in."""
 
 PREDICTABLE = ("./run_tests", "./build", "./check", "./unpack", "sed -i", "echo ")
 """Commands whose output a reader of the history can often tell; the others show unseen files or new numbers."""
@@ -166,7 +166,13 @@ def summary(attempts: Sequence[Attempt]) -> dict[str, dict[str, float]]:
 async def evaluate(args: argparse.Namespace) -> dict[str, object]:
     """Everything the card reports."""
     tokenizer = AutoTokenizer.from_pretrained(args.policy, local_files_only=True)
-    result: dict[str, object] = {"episodes": args.episodes, "work": args.work, "sandbox": args.sandbox}
+    result: dict[str, object] = {
+        "first_task": args.first,
+        "episodes": args.episodes,
+        "sampled_episodes": args.sampled,
+        "work": args.work,
+        "sandbox": args.sandbox,
+    }
     started = time.perf_counter()
 
     def note(name: str, value: object) -> None:
@@ -176,19 +182,20 @@ async def evaluate(args: argparse.Namespace) -> dict[str, object]:
     with TransformersEngine(args.policy) as engine:
         policy = LMPolicy(engine, tokenizer, sampling=Sampling(max_tokens=64))
         greedy = policy.with_sampling(Sampling(temperature=0.0, max_tokens=64))
-        tasks = range(args.episodes)
+        tasks = range(args.first, args.first + args.episodes)
         for suite in ("basics", "basics:words", "basics:templates"):
             # Greedy rates need no real durations.
             trajectories = await rollouts(greedy, suite, tasks, 1, min(args.work, 0.1), args.sandbox, _QUICK)
             note(f"solved_greedy_{suite}", solved(trajectories))
-        own = await rollouts(policy, "basics", tasks, 1, args.work, args.sandbox, _TIMED)
+        more = range(args.first, args.first + args.sampled)
+        own = await rollouts(policy, "basics", more, 1, args.work, args.sandbox, _TIMED)
         note("solved_sampled_basics", solved(own))
-        groups = await rollouts(policy, "basics", range(args.groups), _GROUP, args.work, args.sandbox, _TIMED)
+        groups = await rollouts(policy, "basics", tasks[: args.groups], _GROUP, args.work, args.sandbox, _TIMED)
         note("groups", mixed(groups))
     with TransformersEngine(args.world_model) as engine:
         attempts = await foresee(_Raw(engine, tokenizer), own)
         note("world_model", summary(attempts))
-        for threshold in (0.5, 0.7, THRESHOLD, 0.9):
+        for threshold in THRESHOLDS:
             note(f"world_model_gated_{threshold}", gated(attempts, threshold))
         # The members of a group run side by side; here they come one after the other.
         note("world_model_groups", summary(await foresee(_Raw(engine, tokenizer), groups)))
@@ -217,7 +224,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Evaluate a policy and a world model.")
     parser.add_argument("--policy", type=Path, required=True)
     parser.add_argument("--world-model", type=Path, required=True)
-    parser.add_argument("--episodes", type=int, default=100)
+    parser.add_argument("--first", type=int, default=1000, help="index of the first task")
+    parser.add_argument("--episodes", type=int, default=100, help="greedy episodes, a split")
+    parser.add_argument("--sampled", type=int, default=200, help="episodes at temperature 1, which are foreseen")
     parser.add_argument("--groups", type=int, default=12, help="groups of 8 episodes of one task")
     parser.add_argument("--work", type=float, default=1.0)
     parser.add_argument("--sandbox", default="bubblewrap")

@@ -1,6 +1,8 @@
 """Makes the shipped pair from nothing: records, trains, records a first policy's mistakes, trains on, evaluates.
 
-Both final models go on from the first policy, which has learnt to copy names and a little of what tools print.
+Both final models go on from the first policy, which has learnt to copy names and a little of what tools print. The
+world model's second half is trained on what the final policy does when nobody helps it, for that is what it will have
+to foresee.
 
 Two processes at a time, one thread each. The steps leave their files in ``--folder``; a step whose files are there
 is not done again, so that an interrupted run goes on where it was.
@@ -19,8 +21,10 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
+from typing import TypeAlias
 
 from agents.card import write_cards
 from agents.corpus import Episode, load
@@ -30,38 +34,61 @@ from agents.train import CONTEXT
 ROOT = Path(__file__).resolve().parent.parent
 SHIPPED = ROOT / "obsspec_gym" / "agents" / "shipped"
 
-FIRST_INDEX, FIRST_MIXED_INDEX = 10_000, 100_000
+FIRST_INDEX, FIRST_MIXED_INDEX, FIRST_OWN_INDEX = 10_000, 100_000, 200_000
 """Where the tasks of training begin; those below 10,000 are for evaluation."""
+
+SLOW_WEIGHT = "4"
+"""How much more the world model learns from programs that take time."""
 
 _ENVIRONMENT = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
 
 
-class Step:
+Command: TypeAlias = tuple[Path, list[str]]
+"""What a command leaves behind, and the module with its arguments."""
+
+
+class Steps:
     """Named steps with their wall seconds, which the card reports."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder
         self.log = folder / "seconds.json"
+        self._running: set[subprocess.Popen[bytes]] = set()
+        self._stopped = False
 
-    def __call__(self, name: str, results: Iterable[Path], *commands: list[str]) -> None:
-        """Runs commands side by side, unless their results are there."""
-        if all(result.exists() for result in results):
+    def __call__(self, name: str, *sides: Sequence[Command]) -> None:
+        """Runs sequences of commands side by side; a command whose result is there is not run again.
+
+        Raises:
+            SystemExit: If one fails; the others are stopped.
+        """
+        if all(result.exists() for side in sides for result, _ in side):
             print(f"{name}: done before", flush=True)
             return
         print(f"{name} ...", flush=True)
         started = time.perf_counter()
-        running = [
-            subprocess.Popen([sys.executable, "-m", *command], cwd=ROOT, env=os.environ | _ENVIRONMENT)
-            for command in commands
-        ]
-        try:
-            failed = [process.args for process in running if process.wait() != 0]
-        finally:
-            for process in running:
-                process.terminate()
-        if failed:
-            raise SystemExit(f"{name} failed: {failed[0]}")
+        with ThreadPoolExecutor(len(sides)) as pool:
+            try:
+                for done in as_completed([pool.submit(self._one_after_another, side) for side in sides]):
+                    done.result()
+            except BaseException:
+                self._stopped = True
+                for process in tuple(self._running):
+                    process.terminate()
+                raise
         self.note(name, time.perf_counter() - started)
+
+    def _one_after_another(self, side: Sequence[Command]) -> None:
+        for result, command in side:
+            if result.exists():
+                continue
+            process = subprocess.Popen([sys.executable, "-m", *command], cwd=ROOT, env=os.environ | _ENVIRONMENT)
+            self._running.add(process)
+            if self._stopped:
+                process.terminate()
+            status = process.wait()
+            self._running.discard(process)
+            if status != 0:
+                raise SystemExit(f"{' '.join(command)} failed with exit status {status}")
 
     def note(self, name: str, seconds: float) -> None:
         """Writes down how long a step took."""
@@ -79,7 +106,7 @@ def texts(episodes: Iterable[Episode]) -> Iterable[str]:
             yield turn.observation
 
 
-def make_tokenizer(step: Step, experts: Path, folder: Path) -> None:
+def make_tokenizer(step: Steps, experts: Path, folder: Path) -> None:
     """Learns the tokenizer from the experts' episodes."""
     if not (folder / "tokenizer.json").exists():
         started = time.perf_counter()
@@ -91,43 +118,49 @@ def recipe(args: argparse.Namespace) -> None:
     """All steps."""
     folder: Path = args.folder
     folder.mkdir(parents=True, exist_ok=True)
-    step = Step(folder)
-    experts, more, mixed = (folder / f"{name}.jsonl" for name in ("experts", "more", "mixed"))
-    tokenizer, first, policy, world = (folder / name for name in ("tokenizer", "first", "policy", "world"))
-    seed, sandbox = str(args.seed), args.sandbox
-    record = ["agents.record", "--sandbox", sandbox, "--seed", seed]
-    learn = ["agents.train", "policy", "--tokenizer", str(tokenizer), "--seed", seed]
-    count, later = str(args.experts), str(FIRST_INDEX + args.experts)
+    step = Steps(folder)
+    experts, more, mixed, own = (folder / f"{name}.jsonl" for name in ("experts", "more", "mixed", "own"))
+    tokenizer, first, policy, begun, world = (
+        folder / name for name in ("tokenizer", "first", "policy", "world_begun", "world")
+    )
+    evaluation = folder / "evaluation.json"
 
-    step("experts", [experts], [*record, "--first", str(FIRST_INDEX), "--count", count, "--out", str(experts)])
+    def record(out: Path, first_index: int, count: int, *more: str | Path) -> Command:
+        numbers = ["--first", str(first_index), "--count", str(count), "--seed", str(args.seed)]
+        return out, ["agents.record", *numbers, "--sandbox", args.sandbox, "--out", str(out), *map(str, more)]
+
+    def train(role: str, out: Path, steps: int, data: Sequence[Path], *more: str | Path) -> Command:
+        numbers = ["--steps", str(steps), "--seed", str(args.seed)]
+        files = ["--data", *data, "--tokenizer", tokenizer, "--out", out, *more]
+        return out / "training.json", ["agents.train", role, *numbers, *map(str, files)]
+
+    step("experts", [record(experts, FIRST_INDEX, args.experts)])
     make_tokenizer(step, experts, tokenizer)
     step(
         "first policy and more experts",
-        [first / "training.json", more],
-        [*learn, "--data", str(experts), "--steps", str(args.first_steps), "--out", str(first)],
-        [*record, "--first", later, "--count", count, "--workers", "1", "--out", str(more)],
+        [train("policy", first, args.first_steps, [experts])],
+        [record(more, FIRST_INDEX + args.experts, args.experts, "--workers", "1")],
+    )
+    step("mixed", [record(mixed, FIRST_MIXED_INDEX, args.mixed, "--policy", first, "--share", "0.7")])
+    played = [experts, more, mixed]
+    step(
+        "policy, its own episodes, and half of the world model",
+        [
+            train("policy", policy, args.policy_steps, played, "--start", first),
+            record(own, FIRST_OWN_INDEX, args.own, "--policy", policy, "--workers", "1"),
+        ],
+        [train("world", begun, args.begun_steps, played, "--start", first, "--decay", "0", "--slow", SLOW_WEIGHT)],
     )
     step(
-        "mixed",
-        [mixed],
-        [*record, "--first", str(FIRST_MIXED_INDEX), "--count", str(args.mixed), "--policy", str(first),
-         "--share", "0.7", "--out", str(mixed)],
-    )  # fmt: skip
-    rest = ["--data", str(experts), str(more), str(mixed), "--tokenizer", str(tokenizer), "--seed", seed,
-            "--start", str(first)]  # fmt: skip
-    step(
-        "training",
-        [policy / "training.json", world / "training.json"],
-        ["agents.train", "policy", *rest, "--steps", str(args.policy_steps), "--out", str(policy)],
-        ["agents.train", "world", *rest, "--steps", str(args.world_steps), "--out", str(world)],
+        "world model",
+        [train("world", world, args.world_steps, [*played, own, own, own], "--start", begun, "--slow", SLOW_WEIGHT)],
     )
-    evaluation = folder / "evaluation.json"
+    figures = ["--sandbox", args.sandbox, "--episodes", str(args.episodes), "--sampled", str(2 * args.episodes)]
+    figures += ["--out", str(evaluation)]
     step(
         "evaluation",
-        [evaluation],
-        ["agents.evaluate", "--policy", str(policy), "--world-model", str(world), "--sandbox", sandbox,
-         "--episodes", str(args.episodes), "--out", str(evaluation)],
-    )  # fmt: skip
+        [(evaluation, ["agents.evaluate", "--policy", str(policy), "--world-model", str(world), *figures])],
+    )
     if args.ship:
         for source, name in ((policy, "policy"), (world, "world_model")):
             shutil.copytree(source, SHIPPED / name, dirs_exist_ok=True, ignore=shutil.ignore_patterns("training.json"))
@@ -145,7 +178,9 @@ def main() -> None:
     parser.add_argument("--mixed", type=int, default=1536, help="episodes of the first policy with an expert")
     parser.add_argument("--first-steps", type=int, default=700)
     parser.add_argument("--policy-steps", type=int, default=550)
-    parser.add_argument("--world-steps", type=int, default=2000)
+    parser.add_argument("--own", type=int, default=1024, help="episodes of the policy alone")
+    parser.add_argument("--begun-steps", type=int, default=800, help="of the world model, before its policy's episodes")
+    parser.add_argument("--world-steps", type=int, default=1300, help="of the world model, with them")
     parser.add_argument("--episodes", type=int, default=100, help="evaluation episodes, a split")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--ship", action=argparse.BooleanOptionalAction, default=True, help="replace the shipped pair")

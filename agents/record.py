@@ -166,7 +166,10 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
     args.out.parent.mkdir(parents=True, exist_ok=True)
-    save(record(args), args.out)
+    # Under its name only when it is whole: a recording that was interrupted is not taken for one that is done.
+    part = args.out.with_name(f"{args.out.name}.part")
+    save(record(args), part)
+    part.replace(args.out)
 
 
 if __name__ == "__main__":

@@ -77,7 +77,7 @@ def tensors(batch: list[Example], role: str, other: float, pad: int) -> tuple[Te
     for row, example in enumerate(batch):
         ids[row, : len(example.ids)] = torch.tensor(example.ids)
         mine, others = (example.policy, example.world) if role == "policy" else (example.world, example.policy)
-        weight = torch.tensor(mine, dtype=torch.float32) + other * torch.tensor(others, dtype=torch.float32)
+        weight = torch.tensor(mine) + other * torch.tensor(others)
         weights[row, : len(example.ids)] = weight
     return ids, weights
 
@@ -90,9 +90,10 @@ def loss_of(model: PreTrainedModel, ids: Tensor, weights: Tensor) -> Tensor:
     return (losses * weights).sum() / weights.sum().clamp(min=1)
 
 
-def rate_at(step: int, steps: int, warm_up: int = 40, decay: float = 0.4) -> float:
-    """The learning rate's factor: up over ``warm_up`` steps, flat, then linearly down over the last ``decay``."""
-    return min(1.0, (step + 1) / warm_up, (steps - step) / (decay * steps))
+def rate_at(step: int, steps: int, decay: float, warm_up: int = 40) -> float:
+    """The learning rate's factor: up over ``warm_up`` steps, flat, then linearly down over the share ``decay``."""
+    down = (steps - step) / (decay * steps) if decay > 0 else 1.0
+    return min(1.0, (step + 1) / warm_up, down)
 
 
 @torch.no_grad()
@@ -113,7 +114,7 @@ def train(args: argparse.Namespace) -> None:
     rng = Random(args.seed)
     tokenizer = Tokenizer.from_file(str(args.tokenizer / "tokenizer.json"))
     pad = tokenizer.token_to_id(PAD)
-    examples = [encode(episode, tokenizer) for path in args.data for episode in load(path)]
+    examples = [encode(episode, tokenizer, args.slow) for path in args.data for episode in load(path)]
     examples = [example for example in examples if len(example.ids) <= CONTEXT]
     rng.shuffle(examples)
     split = min(_HELD_BACK, len(examples) // 20)
@@ -127,7 +128,7 @@ def train(args: argparse.Namespace) -> None:
     log = []
     for step in range(args.steps):
         for updater, rate in zip(updaters, rates, strict=True):
-            updater.param_groups[0]["lr"] = rate * rate_at(step, args.steps)
+            updater.param_groups[0]["lr"] = rate * rate_at(step, args.steps, args.decay)
         ids, weights = tensors(next(source), args.role, args.other, pad)
         loss = loss_of(model, ids, weights)
         loss.backward()
@@ -171,8 +172,10 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=4000)
     parser.add_argument("--tokens", type=int, default=2048, help="tokens a batch")
     parser.add_argument("--other", type=float, default=0.3, help="weight of the other role's tokens in the loss")
+    parser.add_argument("--slow", type=float, default=1.0, help="how much more slow programs' observations count")
     parser.add_argument("--matrix-rate", type=float, default=4e-3)
     parser.add_argument("--other-rate", type=float, default=4e-3)
+    parser.add_argument("--decay", type=float, default=0.4, help="share of the steps in which the rate falls to 0")
     parser.add_argument("--report", type=int, default=200)
     parser.add_argument("--seed", type=int, default=0)
     train(parser.parse_args())

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 
@@ -14,6 +15,7 @@ from tokenizers import Tokenizer
 from agents.corpus import Episode, Example, Turn, encode, load, save
 from agents.noise import mistake
 from agents.optimizer import orthogonal
+from agents.recipe import Command, Steps
 from agents.train import batches, rate_at, tensors
 from obsspec_gym.agents.loading import SHIPPED
 
@@ -37,7 +39,7 @@ def tokenizer() -> Tokenizer:
     return Tokenizer.from_file(str(SHIPPED / "policy" / "tokenizer.json"))
 
 
-def written(tokenizer: Tokenizer, example: Example, mask: list[bool]) -> str:
+def written(tokenizer: Tokenizer, example: Example, mask: list[float]) -> str:
     return tokenizer.decode([i for i, kept in zip(example.ids, mask, strict=True) if kept], skip_special_tokens=False)
 
 
@@ -87,7 +89,7 @@ def test_batches_hold_every_example_once_an_epoch_and_keep_to_their_size() -> No
 
 def test_weights_are_of_the_role_and_a_little_of_the_other(tokenizer: Tokenizer) -> None:
     example = encode(EPISODE, tokenizer)
-    _, weights = tensors([example, Example([1] * 99, [False] * 99, [True] * 99)], "policy", 0.25, 0)
+    _, weights = tensors([example, Example([1] * 99, [0.0] * 99, [1.0] * 99)], "policy", 0.25, 0)
     assert weights.shape == (2, 99)
     assert weights[0].sum() == sum(example.policy) + 0.25 * sum(example.world)
     assert weights[1].sum() == 0.25 * 99
@@ -101,11 +103,45 @@ def test_an_orthogonal_update_has_singular_values_near_one(shape: tuple[int, int
 
 
 def test_the_rate_warms_up_holds_and_decays() -> None:
-    rates = [rate_at(step, 1000) for step in range(1000)]
+    rates = [rate_at(step, 1000, 0.4) for step in range(1000)]
     assert rates[0] == pytest.approx(1 / 40)
     assert rates[100:600] == [1.0] * 500
     assert rates[600:] == sorted(rates[600:], reverse=True)
     assert 0 < rates[-1] < 0.01
+    assert rate_at(999, 1000, 0.0) == 1.0
+
+
+def test_slow_programs_count_more_for_the_world_model_only(tokenizer: Tokenizer) -> None:
+    episode = replace(EPISODE, turns=(Turn("./check", f"a\n{OK}", True, 0.1), *EPISODE.turns))
+    plain, weighted = encode(episode, tokenizer), encode(episode, tokenizer, slow=4.0)
+    assert weighted.policy == plain.policy
+    assert [weight > 0 for weight in weighted.world] == [weight > 0 for weight in plain.world]
+    assert written(tokenizer, weighted, [float(weight == 4) for weight in weighted.world]) == f"a\n{OK}<|act|>"
+
+
+def test_steps_run_what_is_missing_in_order_and_stop_the_rest_when_one_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = (
+        "import sys, time",
+        "time.sleep(float(sys.argv[1]))",
+        "open(sys.argv[2], 'x').close()",
+        "sys.exit(sys.argv[3] != '0')",
+    )
+    (tmp_path / "pretended.py").write_text("\n".join(lines))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    steps = Steps(tmp_path)
+
+    def command(name: str, seconds: float = 0, status: int = 0) -> Command:
+        return tmp_path / name, ["pretended", str(seconds), str(tmp_path / name), str(status)]
+
+    steps("two sides", [command("a"), command("b")], [command("c")])
+    assert {path.name for path in tmp_path.glob("?")} == set("abc")
+    steps("done before", [command("b"), command("a")])
+    with pytest.raises(SystemExit, match=r"pretended .* failed with exit status 1"):
+        steps("fails", [command("d", status=1), command("e")], [command("f", seconds=300)])
+    assert {path.name for path in tmp_path.glob("?")} == set("abcd")
+    assert set(json.loads((tmp_path / "seconds.json").read_text())) == {"two sides"}
 
 
 def test_a_miniature_training_runs_from_file_to_model(tmp_path: Path) -> None:
