@@ -33,7 +33,7 @@ STOPPED_EARLY = (
 )
 
 OWN = (
-    " After 800 steps on these without decay (a run of its own) come, three times over,\n"
+    " After 1,300 steps on these without decay (a run of its own) come, three times over,\n"
     "  {data} of the final policy alone, at temperature 1: what the model has to foresee."
 )
 

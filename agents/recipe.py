@@ -139,7 +139,7 @@ def recipe(args: argparse.Namespace) -> None:
     step(
         "first policy and more experts",
         [train("policy", first, args.first_steps, [experts])],
-        [record(more, FIRST_INDEX + args.experts, args.experts, "--workers", "1")],
+        [record(more, FIRST_INDEX + args.experts, args.more, "--workers", "1")],
     )
     step("mixed", [record(mixed, FIRST_MIXED_INDEX, args.mixed, "--policy", first, "--share", "0.7")])
     played = [experts, more, mixed]
@@ -172,15 +172,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Make the shipped policy and world model.")
     parser.add_argument("--folder", type=Path, default=Path("build/pair"))
     parser.add_argument("--sandbox", default="bubblewrap")
-    parser.add_argument(
-        "--experts", type=int, default=2048, help="expert episodes before, and beside, the first training"
-    )
+    parser.add_argument("--experts", type=int, default=2048, help="expert episodes before the first training")
+    parser.add_argument("--more", type=int, default=1400, help="expert episodes beside it")
     parser.add_argument("--mixed", type=int, default=1536, help="episodes of the first policy with an expert")
     parser.add_argument("--first-steps", type=int, default=700)
     parser.add_argument("--policy-steps", type=int, default=550)
     parser.add_argument("--own", type=int, default=1024, help="episodes of the policy alone")
-    parser.add_argument("--begun-steps", type=int, default=800, help="of the world model, before its policy's episodes")
-    parser.add_argument("--world-steps", type=int, default=1300, help="of the world model, with them")
+    parser.add_argument(
+        "--begun-steps", type=int, default=1300, help="of the world model, before its policy's episodes"
+    )
+    parser.add_argument("--world-steps", type=int, default=1400, help="of the world model, with them")
     parser.add_argument("--episodes", type=int, default=100, help="evaluation episodes, a split")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--ship", action=argparse.BooleanOptionalAction, default=True, help="replace the shipped pair")
