@@ -26,12 +26,11 @@ import os
 import secrets
 import select
 import shlex
-import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
-from obsspec_gym.envs.sandbox.buffer import OutputBuffer
+from obsspec_gym.envs.execution import Deadline, End, Execution, ShellResult, finish, until_mark
 
 COMMAND = ("bash", "--noprofile", "--norc", "--noediting", "-i")
 """What to start, with the script pipe as its standard input, output and status pipe as its output and error."""
@@ -84,17 +83,6 @@ class ShellPipes:
     status: int
 
 
-@dataclass(frozen=True, slots=True)
-class ShellResult:
-    """What a command did; ``cwd`` is None when the shell ended, ``exit_code`` when it was stopped."""
-
-    output: bytes
-    output_bytes: int
-    exit_code: int | None
-    cwd: str | None
-    timed_out: bool
-
-
 class Shell:
     """Talks to one bash from its start to its end.
 
@@ -133,105 +121,109 @@ class Shell:
         """
         self._unsent += os.fsencode(_OPEN.format(cwd=shlex.quote(cwd)))
         self._ask()
-        report = self._report(OutputBuffer(0), time.monotonic() + timeout)
+        report = finish(self._report(Deadline(timeout)))
         return report[1] if report else None
 
     def run(self, command: str, timeout: float) -> ShellResult:
         """Runs a command, for at most ``timeout`` seconds and the moment it takes to stop it."""
-        output = OutputBuffer(self._limit)
-        output.feed(self._late)
-        self._late = b""
+        return self.execute(command, timeout).finish()
+
+    def execute(self, command: str, timeout: float) -> Execution:
+        """Starts a command, which is to be brought to its end before the next one; see :meth:`run`."""
         earlier = self._process.running()
         self._unsent += os.fsencode(_RUN.format(command=shlex.quote(command)))
         self._ask()
-        report = self._report(output, time.monotonic() + timeout)
+        self._send()
+        deadline = Deadline(timeout)
+        return Execution(self._steps(deadline, earlier), deadline, self._limit)
+
+    def _steps(self, deadline: Deadline, earlier: set[int]) -> Generator[bytes, None, End]:
+        """The output of a command, to its end; stops it at the deadline."""
+        late, self._late = self._late, b""
+        yield late
+        report = yield from self._report(deadline)
         timed_out = report is None and not self._ended
         if timed_out:
-            report = self._stop(output, earlier)
-        cwd = report[1] if report and self._mark(output) else None
+            report = yield from self._stop(earlier)
+        cwd = report[1] if report and (yield from self._mark()) else None
         exit_code = report[0] if report else None
         if cwd is None:
-            status = self._end(output)
+            status = yield from self._end()
             exit_code = status if exit_code is None else exit_code
-        return ShellResult(bytes(output), output.total, None if timed_out else exit_code, cwd, timed_out)
+        return End(None if timed_out else exit_code, cwd, timed_out)
 
-    def _stop(self, output: OutputBuffer, earlier: set[int]) -> tuple[int, str] | None:
+    def _stop(self, earlier: set[int]) -> Generator[bytes, None, tuple[int, str] | None]:
         """The steps that stop a command; the report that follows, or None when the shell itself must end."""
         for signal_, seconds in zip((self._process.interrupt, self._process.kill), _STEP_SECONDS, strict=True):
-            deadline = time.monotonic() + seconds
-            while time.monotonic() < deadline and not self._ended:
+            step = Deadline(seconds)
+            while step.left() > 0 and not self._ended:
                 signal_(self._process.running() - earlier)
                 # The signal may have hit the very line that reports.
                 self._ask()
-                report = self._report(output, time.monotonic() + _STEP_REPEAT)
+                report = yield from self._report(Deadline(_STEP_REPEAT))
                 if report:
                     return report
         return None
 
-    def _mark(self, output: OutputBuffer) -> bool:
+    def _mark(self) -> Generator[bytes, None, bool]:
         """Reads the output to the point where the command ended; False when that cannot be told."""
         nonce = secrets.token_hex(16).encode()
         self._unsent += os.fsencode(_MARK.format(nonce=nonce.decode()))
-        held = b""
-        for data in self._pump(time.monotonic() + _MARK_SECONDS):
-            held += data
-            before, mark, after = held.partition(nonce)
-            if mark:
-                output.feed(before)
-                self._late = after
-                return True
-            safe = max(0, len(held) - len(nonce) + 1)
-            output.feed(held[:safe])
-            held = held[safe:]
-        output.feed(held)
-        return False
+        late = yield from until_mark(self._pump(Deadline(_MARK_SECONDS)), nonce)
+        self._late = late or b""
+        return late is not None
 
-    def _end(self, output: OutputBuffer) -> int:
+    def _end(self) -> Generator[bytes, None, int]:
         """Ends the shell, takes what is left in the pipe and returns the exit status."""
         status = self._process.end()
         self._ended = True
         while data := _read(self._pipes.output):
-            output.feed(data)
+            yield data
         return status
 
     def _ask(self) -> None:
         self._reports += 1
         self._unsent += _REPORT.format(id=self._reports).encode()
 
-    def _report(self, output: OutputBuffer, deadline: float) -> tuple[int, str] | None:
+    def _report(self, deadline: Deadline) -> Generator[bytes, None, tuple[int, str] | None]:
         """Exit status and directory from the report asked for last; None at the deadline or the shell's end."""
         begin = b"\0r%d\0" % self._reports
         for data in self._pump(deadline):
-            output.feed(data)
+            yield data
             fields = self._status.partition(begin)[2].split(b"\0")
             if len(fields) >= 3:
                 self._status = b""
                 return int(fields[0]), os.fsdecode(fields[1].removesuffix(b"\n"))
         return None
 
-    def _pump(self, deadline: float) -> Iterator[bytes]:
-        """Moves bytes on all pipes until the deadline or the shell's end; yields output as it comes (or b"")."""
+    def _pump(self, deadline: Deadline) -> Iterator[bytes]:
+        """Moves bytes on all pipes until the deadline or the shell's end; yields output as it comes (or b"").
+
+        After the deadline it looks once more: whoever takes the output may be slower than the command was.
+        """
         pipes = self._pipes
         poll = select.poll()
         for fd in (pipes.output, pipes.status, self._process.fileno()):
             poll.register(fd, select.POLLIN)
-        ending = False
-        while (left := deadline - time.monotonic()) > 0 and not self._ended:
+        ending: Deadline | None = None
+        left = 1.0
+        while left > 0 and not self._ended:
+            left = min(deadline.left(), ending.left()) if ending else deadline.left()
             self._send()
             if self._unsent:
                 poll.register(pipes.script, select.POLLOUT)
             # A pipe whose other end is gone hangs up for ever; it has nothing more to say.
-            ready = {fd for fd, events in poll.poll(left * 1000) if events != select.POLLHUP}
+            ready = {fd for fd, events in poll.poll(max(0.0, left) * 1000) if events != select.POLLHUP}
             if self._unsent:
                 poll.unregister(pipes.script)
             if pipes.status in ready:
                 self._status = (self._status + _read(pipes.status))[-_CHUNK:]
             # What it said before it ended still counts; but somebody else may hold its output and go on.
-            if not ending and self._process.fileno() in ready:
-                ending, deadline = True, min(deadline, time.monotonic() + _LAST_WORDS_SECONDS)
+            if ending is None and self._process.fileno() in ready:
+                ending = Deadline(_LAST_WORDS_SECONDS)
             self._ended = ready == {self._process.fileno()}
             yield _read(pipes.output) if pipes.output in ready else b""
-        self._ended = self._ended or ending
+        self._ended = self._ended or ending is not None
 
     def _send(self) -> None:
         while self._unsent:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -14,6 +15,7 @@ from gymnasium.error import ResetNeeded
 from obsspec_gym.envs.arguments import is_integer, read_latency, read_sandbox, read_suite, read_task
 from obsspec_gym.envs.command import check_command, submitted_answer
 from obsspec_gym.envs.latency import LatencyProfile
+from obsspec_gym.envs.listener import OnOutput, run_heard
 from obsspec_gym.envs.observation import ObservationFormat
 from obsspec_gym.envs.owner import SandboxOwner
 from obsspec_gym.envs.sandbox.base import Sandbox
@@ -114,6 +116,7 @@ class TerminalEnv(gym.Env[str, str]):
         self.observation_space = TerminalText(allow_nul=True)  # programs may print it
         self.action_space = TerminalText()
         self._episode: _Episode | None = None
+        self._on_output: OnOutput | None = None
         self._owner = SandboxOwner()
         self._finalizer = weakref.finalize(self, self._owner.close)
 
@@ -192,6 +195,20 @@ class TerminalEnv(gym.Env[str, str]):
             episode.transcript.append(f"$ {command}\n{observation}")
         return observation, reward, terminated, truncated, episode.info() | {"tool_seconds": 0.0} | report
 
+    @contextlib.contextmanager
+    def listening(self, on_output: OnOutput | None) -> Iterator[None]:
+        """For the steps within, has someone told what commands print while they run; changes nothing else.
+
+        Example:
+            >>> with TerminalEnv("basics").listening(print):
+            ...     pass
+        """
+        earlier, self._on_output = self._on_output, on_output
+        try:
+            yield
+        finally:
+            self._on_output = earlier
+
     def render(self) -> str | None:
         """The transcript so far, with ``render_mode="ansi"``; ``None`` otherwise.
 
@@ -226,7 +243,7 @@ class TerminalEnv(gym.Env[str, str]):
         timeout = self._timeout or episode.task.timeout
         started = time.perf_counter()
         self._owner.wait(self._latency.delay(episode.task.id, episode.sample, episode.turn))
-        result = sandbox.run(command, timeout)
+        result = run_heard(sandbox, command, timeout, self._on_output)
         report: dict[str, Any] = {
             "tool_seconds": time.perf_counter() - started,
             "cwd": result.cwd,

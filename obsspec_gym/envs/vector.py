@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import functools
+from concurrent.futures import Future
 from typing import Any
 
 from gymnasium.vector import AutoresetMode
 
 from obsspec_gym.envs.command import check_command
+from obsspec_gym.envs.listener import OnOutput
 from obsspec_gym.envs.terminal import TerminalEnv
 from obsspec_gym.envs.threads import ThreadVectorEnv
+from obsspec_gym.envs.worker import EnvWorker, StepResult
 from obsspec_gym.errors import InvalidArgumentError
 from obsspec_gym.types import Action
 
@@ -52,5 +55,25 @@ class TerminalVectorEnv(ThreadVectorEnv):
         make = functools.partial(TerminalEnv, max_turns=min(limits, default=None), **terminal)
         super().__init__([make] * num_envs, autoreset_mode=autoreset_mode)
 
+    def submit(self, env_id: int, action: Action, *, on_output: OnOutput | None = None) -> Future[StepResult]:
+        """Starts one step of one terminal; see :meth:`ThreadVectorEnv.submit`.
+
+        Args:
+            env_id: Which.
+            action: A bash command, ``submit`` or ``submit TEXT``.
+            on_output: Is told what the command prints while it runs, on the terminal's own thread, before the future
+                is done. Nothing else changes.
+        """
+        worker = self._worker(env_id)
+        self._check(worker, action)
+        return worker.call(functools.partial(_step, worker, action, on_output))
+
     def _check_action(self, action: Action) -> None:
         check_command(action)
+
+
+def _step(worker: EnvWorker, action: Action, on_output: OnOutput | None) -> StepResult:
+    terminal = worker.env
+    assert isinstance(terminal, TerminalEnv)
+    with terminal.listening(on_output):
+        return worker.step(action)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import gymnasium as gym
 
 from obsspec_gym.envs.sandbox.base import CommandResult
+from obsspec_gym.envs.sandbox.stream import CommandStream
 from obsspec_gym.envs.tasks.task import Expert, Task
 from obsspec_gym.errors import ClosedError, InvalidArgumentError, SandboxError, SandboxUnavailableError
 
@@ -75,6 +76,23 @@ class FakeSandbox:
             case ["echo"]:
                 return _result(text.encode() + b"\n")
         return _result(b"")
+
+    def stream(self, command: str, timeout: float = 30.0) -> CommandStream:
+        """Byte by byte."""
+        pieces = self._pieces(command, timeout)
+        return CommandStream(lambda: next(pieces), lambda: _result(b"", exit_code=None), lambda: None)
+
+    def fork(self) -> FakeSandbox:
+        twin = type(self)()
+        twin.files.update(self.files)
+        twin.start()
+        return twin
+
+    def _pieces(self, command: str, timeout: float) -> Iterator[bytes | CommandResult]:
+        result = self.run(command, timeout)
+        for byte in result.output:
+            yield bytes([byte])
+        yield result
 
     def verify(
         self, script: str, files: Mapping[str, str | bytes], env: Mapping[str, str], timeout: float = 60.0

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+if TYPE_CHECKING:
+    from obsspec_gym.envs.sandbox.stream import CommandStream
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +66,37 @@ class Sandbox(Protocol):
             InvalidArgumentError: Before anything is sent: NUL in the command, or more than 1,000,000 bytes.
             SandboxError: If the sandbox broke.
             ClosedError: If it is closed.
+        """
+        ...
+
+    def stream(self, command: str, timeout: float = 30.0) -> CommandStream:
+        """Starts a command in the persistent shell; its output can be read as it comes.
+
+        The same command, run by :meth:`run`, gives the same result. Where the stream is left half-way, the command is
+        stopped as at its timeout; so does any other call on the sandbox that comes before the stream's end. The
+        timeout counts from now, whether or not somebody reads.
+
+        Args:
+            command: As for :meth:`run`.
+            timeout: As for :meth:`run`.
+
+        Raises:
+            InvalidArgumentError, SandboxError, ClosedError: As :meth:`run`; the latter two also while it is read.
+        """
+        ...
+
+    def fork(self) -> Sandbox:
+        """A started sandbox of the same kind and options, with a copy of this one's files and its directory.
+
+        Copied are the agent's home and, where the sandbox has one of its own, ``/tmp``: directories, files with holes,
+        symbolic and hard links, FIFOs, permissions and modification times. Not copied are processes and background
+        jobs, the shell's variables (exported ones, too), functions, aliases, options and open files, ``/dev/shm``,
+        sockets, extended attributes, inode numbers and times of access and change. A command under way is stopped as
+        by :meth:`stream`. Whatever happens in one of the two afterwards does not show in the other.
+
+        Raises:
+            SandboxError: If it cannot be copied or started; nothing of it is left, and this one goes on.
+            ClosedError: If this one is closed.
         """
         ...
 

@@ -19,6 +19,7 @@ import shlex
 import shutil
 import subprocess
 from pathlib import Path
+from typing import Any
 
 from obsspec_gym.envs.sandbox.files import EPOCH
 from obsspec_gym.envs.sandbox.layers import Layers, Resources
@@ -72,6 +73,12 @@ class BubblewrapSandbox(SupervisedSandbox):
         ):
             if value < 1:
                 raise InvalidArgumentError(f"{name} must be at least 1, got {value}")
+        self._options: dict[str, Any] = {
+            "disk_mib": disk_mib,
+            "file_mib": file_mib,
+            "memory_mib": memory_mib,
+            "processes": processes,
+        }
         self._disk = str(disk_mib * _MIB)
         # Sizes in KiB.
         self._limits = f"ulimit -c 0 -n 1024 -f {file_mib * 1024} -v {memory_mib * 1024} -u {processes}"
@@ -80,6 +87,9 @@ class BubblewrapSandbox(SupervisedSandbox):
     def workdir(self) -> str:
         """The agent's home and first working directory, as seen inside."""
         return HOME
+
+    def _twin(self) -> BubblewrapSandbox:
+        return BubblewrapSandbox(**self._options)
 
     def _build(self, resources: Resources) -> Layers:
         if reason := bubblewrap_available():
@@ -93,6 +103,8 @@ class BubblewrapSandbox(SupervisedSandbox):
             home=HOME,
             verifier=_VERIFIER,
             limits=self._limits,
+            base="/",
+            kept=(HOME[1:], "tmp"),
             depth=2,
         )
 

@@ -40,6 +40,8 @@ class Layers:
         home: HOME and first working directory, as seen inside.
         verifier: Directory for the verifier's files, seen by the supervisor and under ``judging`` only.
         limits: Bash that sets resource limits for inner shells.
+        base: Directory that ``kept`` is in, as the supervisor sees it.
+        kept: Directories that a fork copies, relative to ``base``.
         depth: How many processes ``inner`` puts above the shell; 0 means that it has no namespace of its own.
     """
 
@@ -50,6 +52,8 @@ class Layers:
     home: str
     verifier: str
     limits: str
+    base: str
+    kept: tuple[str, ...]
     depth: int = 0
 
 

@@ -19,7 +19,9 @@ class LocalSandbox(SupervisedSandbox):
     """Commands run as this user, on this machine: for trusted agents and for machines without namespaces.
 
     Only the environment is clean, HOME is a fresh temporary directory, and everything is ended and removed at the
-    end. Programs that clear their environment and leave the shell's process tree are not found again.
+    end. Programs that clear their environment and leave the shell's process tree are not found again. A fork has a
+    home of its own under another name: what names the old one (an absolute symbolic link, say) still means the old
+    one, and ``/tmp`` is the machine's for both.
 
     Warns:
         NoIsolationWarning: At every start, which Python shows once.
@@ -57,4 +59,9 @@ class LocalSandbox(SupervisedSandbox):
             home=self._home,
             verifier=f"{directory}/verifier",
             limits="ulimit -c 0",
+            base=directory,
+            kept=("home",),
         )
+
+    def _twin(self) -> LocalSandbox:
+        return LocalSandbox()

@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import os
 import select
+from dataclasses import dataclass
 
 from obsspec_gym.envs.shell import ShellPipes
 
@@ -33,6 +34,12 @@ class PipeSet:
             theirs = (self._raise(theirs[0]), self._raise(theirs[1]), self._raise(theirs[2]))
         return ShellPipes(script[1], output[0], status[0]), theirs
 
+    def intake(self) -> Intake:
+        """A pipe into a process that inherits its reading end."""
+        theirs, ours = self._pipe()
+        os.set_blocking(ours, False)
+        return Intake(self, ours, self._raise(theirs))
+
     def close(self, *fds: int) -> None:
         """Closes some."""
         for fd in fds:
@@ -55,6 +62,19 @@ class PipeSet:
         self._open.add(high)
         self.close(fd)
         return high
+
+
+@dataclass(frozen=True, slots=True)
+class Intake:
+    """A pipe into a sandbox: our end, non-blocking, and the one that its supervisor inherits, under its number."""
+
+    pipes: PipeSet
+    ours: int
+    theirs: int
+
+    def close(self) -> None:
+        """Closes our end."""
+        self.pipes.close(self.ours)
 
 
 def drain(*fds: int) -> None:

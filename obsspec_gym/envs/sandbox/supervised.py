@@ -17,19 +17,40 @@ import time
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass
+from typing import Self
 
+from obsspec_gym.envs.execution import Execution
 from obsspec_gym.envs.sandbox.base import CommandResult
 from obsspec_gym.envs.sandbox.checks import check_command, check_environment, check_timeout
 from obsspec_gym.envs.sandbox.files import pack
+from obsspec_gym.envs.sandbox.forking import copy_files, moved
 from obsspec_gym.envs.sandbox.layers import ENVIRONMENT, Layers, Resources
-from obsspec_gym.envs.sandbox.pipes import drain
+from obsspec_gym.envs.sandbox.pipes import Intake, drain
 from obsspec_gym.envs.sandbox.sessions import Session, Supervisor
+from obsspec_gym.envs.sandbox.stream import CommandStream
 from obsspec_gym.envs.shell import COMMAND, Shell
 from obsspec_gym.errors import ClosedError, SandboxError
 
 _WORK_SECONDS = 30.0  # for a piece of the supervisor's work; a busy machine is slow, not broken
 _LAY_SECONDS = 120.0
+
+
+@dataclass(eq=False)
+class _Command:
+    """A command under way.
+
+    Attributes:
+        execution: Its output and its end.
+        began: When, in seconds of the monotonic clock.
+        restarted: Whether the shell was started anew for it.
+        result: What it did, once it has ended.
+    """
+
+    execution: Execution
+    began: float
+    restarted: bool = False
+    result: CommandResult | None = None
 
 
 class SupervisedSandbox(ABC):
@@ -50,6 +71,8 @@ class SupervisedSandbox(ABC):
         self._cwd = ""
         self._closed = threading.Event()
         self._busy = False
+        self._entered = False
+        self._streamed: _Command | None = None
 
     @abstractmethod
     def _build(self, resources: Resources) -> Layers:
@@ -64,22 +87,47 @@ class SupervisedSandbox(ABC):
     def workdir(self) -> str:
         """The agent's home and first working directory, as seen inside."""
 
+    @abstractmethod
+    def _twin(self) -> Self:
+        """Another one with the same options, not started."""
+
     def start(self) -> None:
         """Starts it. Idempotent.
 
         Raises:
             SandboxUnavailableError: If this machine cannot provide it; says why and what can be done.
         """
+        self._start(None)
+
+    def fork(self) -> Self:
+        """A started copy of its files and directory; see :meth:`obsspec_gym.envs.sandbox.base.Sandbox.fork`."""
+        with self._alone():
+            self._started()
+            twin = self._twin()
+            try:
+                twin._start(self)
+            except BaseException:
+                twin.close()
+                raise
+            return twin
+
+    def _start(self, origin: SupervisedSandbox | None) -> None:
+        """Starts it, as a copy of another one where that is given."""
         with self._alone():
             if self._layers is not None:
                 return
             try:
                 layers = self._build(self._resources)
-                self._start_supervisor(layers)
+                intake = self._resources.pipes.intake() if origin else None
+                supervisor = self._start_supervisor(layers, intake)
                 self._supervise(layers.prepare)
                 self._layers = layers
                 self._cwd = layers.home
-                self._enter(layers.inner, {})
+                if origin and intake:
+                    source = origin._started()
+                    copy_files(origin._supervising(), source, supervisor, layers, intake)
+                    self._cwd = moved(origin._cwd, source.home, layers.home)
+                self._enter_agent()
             except BaseException:
                 self._resources.release()
                 self._closed.set()
@@ -89,44 +137,32 @@ class SupervisedSandbox(ABC):
         """Lays files: path relative to :attr:`workdir` -> content. Contents beginning with ``#!`` are executable."""
         archive = pack(files)
         with self._alone():
-            self._lay(archive, self._started().home)
+            self._lay(archive, self._destination())
 
     def run(self, command: str, timeout: float = 30.0) -> CommandResult:
         """Runs a command in the persistent shell; see :meth:`obsspec_gym.envs.sandbox.base.Sandbox.run`."""
         check_command(command)
         check_timeout(timeout)
         with self._alone():
-            layers = self._started()
-            lost = self._lost()
-            if lost:
-                self._leave()
-                self._enter(layers.inner, {})
-            result = self._run(command, timeout)
-            if result.restarted:
-                self._enter(layers.inner, {})
-            return replace(result, restarted=True) if lost else result
+            return self._finish(self._launch(command, timeout))
+
+    def stream(self, command: str, timeout: float = 30.0) -> CommandStream:
+        """Starts a command whose output can be read; see :meth:`obsspec_gym.envs.sandbox.base.Sandbox.stream`."""
+        check_command(command)
+        check_timeout(timeout)
+        with self._alone():
+            launched = self._streamed = self._launch(command, timeout)
+        return CommandStream(
+            functools.partial(self._read, launched),
+            functools.partial(self._stop, launched),
+            functools.partial(self._abandon, launched),
+        )
 
     def verify(
         self, script: str, files: Mapping[str, str | bytes], env: Mapping[str, str], timeout: float = 60.0
     ) -> CommandResult:
         """Runs a script in a clean process of its own; see :meth:`obsspec_gym.envs.sandbox.base.Sandbox.verify`."""
-        check_environment(env)
-        check_timeout(timeout)
-        archive = pack({f"files/{path}": content for path, content in files.items()} | {"script": script})
-        with self._alone():
-            layers = self._started()
-            where = layers.verifier
-            self._leave()
-            cwd, self._cwd = self._cwd, layers.home
-            try:
-                self._supervise(f"rm -rf {where} && mkdir -p -m 700 {where}/files")
-                self._lay(archive, where)
-                self._enter(layers.judging, {**env, "VERIFIER": f"{where}/files"})
-                return self._run(f"\\command bash {where}/script", timeout)
-            finally:
-                self._leave()
-                self._cwd = cwd
-                self._supervise(f"rm -rf {where}")
+        return self._run_aside(script, files, env, "VERIFIER", timeout)
 
     def close(self) -> None:
         """Ends every process in it and removes everything it left. Idempotent, from any thread."""
@@ -136,19 +172,24 @@ class SupervisedSandbox(ABC):
             self._resources.kill()
             self._lock.acquire()
         try:
-            self._shell = self._supervisor = None
+            self._shell = self._supervisor = self._streamed = None
             self._resources.release()
             self._finalizer.detach()
         finally:
             self._lock.release()
 
     @contextlib.contextmanager
-    def _alone(self) -> Iterator[None]:
-        """One call at a time, with the errors that the contract promises."""
+    def _alone(self, streamed: _Command | None = None) -> Iterator[None]:
+        """One call at a time, with the errors that the contract promises.
+
+        A command that is read from is stopped, unless the call belongs to it.
+        """
         with self._lock:
             if self._closed.is_set():
                 raise ClosedError("the sandbox is closed")
             try:
+                if streamed is None and self._streamed is not None:
+                    self._stop(self._streamed)
                 yield
             except (OSError, SandboxError) as error:
                 if self._closed.is_set() and self._layers is not None:
@@ -167,37 +208,96 @@ class SupervisedSandbox(ABC):
         session = self._resources.session
         return self._busy or self._shell is None or session is None or session.ended
 
-    def _run(self, command: str, timeout: float) -> CommandResult:
+    def _launch(self, command: str, timeout: float) -> _Command:
+        """Starts an agent's command, in a new shell if the last one is lost."""
+        self._started()
+        lost, entered = self._lost(), self._entered
+        if lost:
+            self._leave()
+            self._enter_agent()
+        return self._send(command, timeout, restarted=lost and entered)
+
+    def _finish(self, command: _Command) -> CommandResult:
+        """Waits for the end of an agent's command; there is a shell for the next one then."""
+        result = self._conclude(command)
+        if self._shell is None:
+            self._enter_agent()
+        return result
+
+    def _send(self, command: str, timeout: float, *, restarted: bool = False) -> _Command:
         assert self._shell is not None
-        begin = time.monotonic()
+        began = time.monotonic()
         self._busy = True
-        done = self._shell.run(command, timeout)
+        return _Command(self._shell.execute(command, timeout), began, restarted)
+
+    def _conclude(self, command: _Command) -> CommandResult:
+        """Waits for the end of a command, and clears away the shell if it ended as well."""
+        done = command.execution.finish()
         self._busy = False
-        seconds = time.monotonic() - begin
+        seconds = time.monotonic() - command.began
         self._cwd = done.cwd or self._cwd
         if done.cwd is None:
             self._leave()
-        return CommandResult(
+        command.result = CommandResult(
             output=done.output,
             output_bytes=done.output_bytes,
             exit_code=done.exit_code,
             cwd=self._cwd,
             seconds=seconds,
             timed_out=done.timed_out,
-            restarted=done.cwd is None,
+            restarted=command.restarted or done.cwd is None,
         )
+        return command.result
 
-    def _start_supervisor(self, layers: Layers) -> None:
+    def _read(self, command: _Command) -> bytes | CommandResult:
+        """What a streamed command printed next, or its result."""
+        if command.result is not None:
+            return command.result
+        with self._alone(command):
+            self._require(command)
+            try:
+                piece = next(command.execution, None)
+            except BaseException:
+                self._streamed = None  # where the shell is now, nobody knows: the next call replaces it
+                raise
+            return self._stop(command) if piece is None else piece
+
+    def _stop(self, command: _Command) -> CommandResult:
+        """The result of a streamed command, which is stopped if it has not ended."""
+        if command.result is not None:
+            return command.result
+        with self._alone(command):
+            self._require(command)
+            self._streamed = None
+            command.execution.expire()
+            return self._finish(command)
+
+    def _require(self, command: _Command) -> None:
+        if self._streamed is not command:
+            raise SandboxError("the command was interrupted before its end")
+
+    def _abandon(self, command: _Command) -> None:
+        """Stops a command that nobody can read from any more; one that another call has stopped, or will, is left."""
+        if self._lock.acquire(blocking=False):
+            try:
+                if self._streamed is command and not self._closed.is_set():
+                    with contextlib.suppress(SandboxError, ClosedError):
+                        self._stop(command)
+            finally:
+                self._lock.release()
+
+    def _start_supervisor(self, layers: Layers, intake: Intake | None) -> Shell:
         """Starts the outer layer; the pipes of the inner shells pass through it."""
         pipes = self._resources.pipes
         ours, theirs = pipes.shell()
         self._agent_pipes, self._passed = pipes.shell(passed=True)
+        inherited = (*self._passed, intake.theirs) if intake else self._passed
         process = subprocess.Popen(
             [*layers.outer, *COMMAND],
             stdin=theirs[0],
             stdout=theirs[1],
             stderr=theirs[2],
-            pass_fds=self._passed,
+            pass_fds=inherited,
             env={"PATH": ENVIRONMENT["PATH"], "LC_ALL": ENVIRONMENT["LC_ALL"]},
             start_new_session=True,
         )
@@ -205,15 +305,56 @@ class SupervisedSandbox(ABC):
         self._resources.supervisor = Supervisor(process.pid)
         self._supervisor = Shell(ours, self._resources.supervisor)
         # The script's read end stays with us as well: what a shell left unread is drained before the next one.
-        pipes.close(*theirs, *self._passed[1:])
+        pipes.close(*theirs, *inherited[1:])
         if self._supervisor.open("/", _WORK_SECONDS) is None:
             raise SandboxError(f"the sandbox did not start: {self._supervisor.said}")
         self._resources.supervisor.locate(int(self._supervise("echo $$")))
+        return self._supervisor
 
-    def _supervise(self, command: str, timeout: float = _WORK_SECONDS) -> str:
+    def _supervising(self) -> Shell:
         if self._supervisor is None:
             raise SandboxError("the sandbox's supervisor ended")
-        return supervise(self._supervisor, command, timeout)
+        return self._supervisor
+
+    def _supervise(self, command: str, timeout: float = _WORK_SECONDS) -> str:
+        return supervise(self._supervising(), command, timeout)
+
+    def _run_aside(
+        self,
+        script: str,
+        files: Mapping[str, str | bytes],
+        env: Mapping[str, str],
+        variable: str,
+        timeout: float,
+        cwd: str | None = None,
+    ) -> CommandResult:
+        """Runs a script in a clean process of its own, with files under ``$variable`` that nobody else ever sees."""
+        check_environment(env)
+        check_timeout(timeout)
+        archive = pack({f"files/{path}": content for path, content in files.items()} | {"script": script})
+        with self._alone():
+            layers = self._started()
+            where = layers.verifier
+            self._leave()
+            before, self._cwd = self._cwd, cwd or self.workdir
+            try:
+                self._supervise(f"rm -rf {where} && mkdir -p -m 700 {where}/files")
+                self._lay(archive, where)
+                self._enter(layers.judging, {**env, variable: f"{where}/files"})
+                return self._conclude(self._send(f"\\command bash {where}/script", timeout))
+            finally:
+                self._leave()
+                self._cwd = before
+                self._supervise(f"rm -rf {where}")
+
+    def _enter_agent(self) -> None:
+        """Starts the agent's shell, in the last directory."""
+        self._enter(self._started().inner, {})
+        self._entered = True
+
+    def _destination(self) -> str:
+        """Where :meth:`write` lays files, as the supervisor sees it."""
+        return self._started().home
 
     def _enter(self, prefix: str, environment: Mapping[str, str]) -> None:
         """Starts a shell in the inner layer, in the last directory."""
