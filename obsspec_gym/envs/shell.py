@@ -74,13 +74,42 @@ class ShellProcess(Protocol):
         ...
 
 
+class ShellStreams(Protocol):
+    """Our ends of a shell's streams, all non-blocking."""
+
+    @property
+    def script(self) -> int:
+        """A descriptor to write to."""
+        ...
+
+    @property
+    def output(self) -> int:
+        """A descriptor that is readable when output may have come."""
+        ...
+
+    @property
+    def status(self) -> int:
+        """A descriptor that is readable when something may have come on the status stream; may be the same."""
+        ...
+
+    def receive(self, ready: set[int]) -> tuple[bytes, bytes]:
+        """What is there now of output and status, up to a chunk; takes out of ``ready`` what has only hung up."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class ShellPipes:
-    """Our ends of a shell's pipes, all non-blocking."""
+    """A pipe for each of a shell's streams."""
 
     script: int
     output: int
     status: int
+
+    def receive(self, ready: set[int]) -> tuple[bytes, bytes]:
+        """What is there now of output and status, up to a chunk; takes out of ``ready`` what has only hung up."""
+        output = _read(self.output) if self.output in ready else b""
+        status = _read(self.status) if self.status in ready else b""
+        return output, status
 
 
 class Shell:
@@ -92,7 +121,7 @@ class Shell:
         limit: Bytes of a command's output that are kept.
     """
 
-    def __init__(self, pipes: ShellPipes, process: ShellProcess, limit: int = 65_536) -> None:
+    def __init__(self, pipes: ShellStreams, process: ShellProcess, limit: int = 65_536) -> None:
         self._pipes = pipes
         self._process = process
         self._limit = limit
@@ -177,7 +206,7 @@ class Shell:
         """Ends the shell, takes what is left in the pipe and returns the exit status."""
         status = self._process.end()
         self._ended = True
-        while data := _read(self._pipes.output):
+        while data := self._pipes.receive({self._pipes.output})[0]:
             yield data
         return status
 
@@ -216,13 +245,13 @@ class Shell:
             ready = {fd for fd, events in poll.poll(max(0.0, left) * 1000) if events != select.POLLHUP}
             if self._unsent:
                 poll.unregister(pipes.script)
-            if pipes.status in ready:
-                self._status = (self._status + _read(pipes.status))[-_CHUNK:]
+            output, said = pipes.receive(ready)
+            self._status = (self._status + said)[-_CHUNK:]
             # What it said before it ended still counts; but somebody else may hold its output and go on.
             if ending is None and self._process.fileno() in ready:
                 ending = Deadline(_LAST_WORDS_SECONDS)
             self._ended = ready == {self._process.fileno()}
-            yield _read(pipes.output) if pipes.output in ready else b""
+            yield output
         self._ended = self._ended or ending is not None
 
     def _send(self) -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from obsspec_gym.envs.sandbox.pipes import PipeSet
 from obsspec_gym.envs.sandbox.processes import send_signal, with_environment
-from obsspec_gym.envs.sandbox.sessions import Session, Supervisor
+from obsspec_gym.envs.sandbox.sessions import AgentSession, Supervisor
 
 ENVIRONMENT: Mapping[str, str] = {
     "LANG": "C.UTF-8",
@@ -43,6 +43,7 @@ class Layers:
         base: Directory that ``kept`` is in, as the supervisor sees it.
         kept: Directories that a fork copies, relative to ``base``.
         depth: How many processes ``inner`` puts above the shell; 0 means that it has no namespace of its own.
+        provisioned: Whether the agent's shell begins only with its first command: before, the agent may not be known.
     """
 
     outer: tuple[str, ...]
@@ -55,6 +56,7 @@ class Layers:
     base: str
     kept: tuple[str, ...]
     depth: int = 0
+    provisioned: bool = False
 
 
 @dataclass
@@ -64,7 +66,7 @@ class Resources:
     pipes: PipeSet = field(default_factory=PipeSet)
     process: subprocess.Popen[bytes] | None = None
     supervisor: Supervisor | None = None
-    session: Session | None = None
+    session: AgentSession | None = None
     directory: str | None = None
     mark: bytes = b""
     """An environment entry of every process that may have left our tree."""

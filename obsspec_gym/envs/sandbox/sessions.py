@@ -6,8 +6,10 @@ import contextlib
 import signal
 import time
 from collections.abc import Callable
+from typing import Protocol
 
 from obsspec_gym.envs.sandbox.processes import ProcessHandle, children, descendants, send_signal, with_environment
+from obsspec_gym.envs.shell import ShellProcess
 from obsspec_gym.errors import SandboxError
 
 _END_SECONDS = 10.0
@@ -55,6 +57,23 @@ class Supervisor:
     def close(self) -> None:
         """Lets go of it."""
         self._handle.close()
+
+
+class AgentSession(ShellProcess, Protocol):
+    """An agent's shell and all it started, however they are reached."""
+
+    @property
+    def ended(self) -> bool:
+        """Whether the shell has ended."""
+        ...
+
+    def end_processes(self) -> None:
+        """Ends the shell and everything it started, and waits until all of it is gone."""
+        ...
+
+    def close(self) -> None:
+        """Lets go of them."""
+        ...
 
 
 class Session:

@@ -61,8 +61,8 @@ class SupervisedSandbox(ABC):
     is replaced at the next call. :meth:`close` may be called from any thread at any time.
     """
 
-    def __init__(self) -> None:
-        self._resources = Resources()
+    def __init__(self, resources: Resources | None = None) -> None:
+        self._resources = resources or Resources()
         self._finalizer = weakref.finalize(self, self._resources.release)
         self._lock = threading.RLock()
         self._layers: Layers | None = None
@@ -119,15 +119,15 @@ class SupervisedSandbox(ABC):
             try:
                 layers = self._build(self._resources)
                 intake = self._resources.pipes.intake() if origin else None
-                supervisor = self._start_supervisor(layers, intake)
+                self._start_supervisor(layers, intake)
                 self._supervise(layers.prepare)
                 self._layers = layers
-                self._cwd = layers.home
+                self._cwd = "" if layers.provisioned else layers.home
                 if origin and intake:
-                    source = origin._started()
-                    copy_files(origin._supervising(), source, supervisor, layers, intake)
-                    self._cwd = moved(origin._cwd, source.home, layers.home)
-                self._enter_agent()
+                    self._copy(origin, intake)
+                    self._cwd = moved(origin._cwd, origin._started().home, layers.home)
+                if not layers.provisioned:
+                    self._enter_agent()
             except BaseException:
                 self._resources.release()
                 self._closed.set()
@@ -286,7 +286,7 @@ class SupervisedSandbox(ABC):
             finally:
                 self._lock.release()
 
-    def _start_supervisor(self, layers: Layers, intake: Intake | None) -> Shell:
+    def _start_supervisor(self, layers: Layers, intake: Intake | None) -> None:
         """Starts the outer layer; the pipes of the inner shells pass through it."""
         pipes = self._resources.pipes
         ours, theirs = pipes.shell()
@@ -309,12 +309,15 @@ class SupervisedSandbox(ABC):
         if self._supervisor.open("/", _WORK_SECONDS) is None:
             raise SandboxError(f"the sandbox did not start: {self._supervisor.said}")
         self._resources.supervisor.locate(int(self._supervise("echo $$")))
-        return self._supervisor
 
     def _supervising(self) -> Shell:
         if self._supervisor is None:
             raise SandboxError("the sandbox's supervisor ended")
         return self._supervisor
+
+    def _copy(self, origin: SupervisedSandbox, intake: Intake) -> None:
+        """Takes over the files that another one keeps."""
+        copy_files(origin._supervising(), origin._started(), self._supervising(), self._started(), intake)
 
     def _supervise(self, command: str, timeout: float = _WORK_SECONDS) -> str:
         return supervise(self._supervising(), command, timeout)

@@ -1,0 +1,346 @@
+"""Processes in a container, as the shell's protocol sees them.
+
+Nothing here needs the host's process numbers: the daemon may be elsewhere. A process's streams are one connection to
+the daemon. Its processes are found and signalled by the container's supervisor, which runs as root, under a number
+and with rights that the agent's processes do not have.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+import time
+from collections.abc import Callable, Container, Iterable
+
+from obsspec_gym.errors import SandboxError
+
+_CHUNK = 65_536
+_HEADER = 8
+_OUTPUT, _STATUS = 1, 2
+_END_SECONDS = 10.0
+_POLL_SECONDS = 0.01
+_ANSWER_SECONDS = 1.5  # while a command is stopped: with the steps of that, an agent is not kept waiting long
+
+PREPARE = r"""
+trap '' HUP INT QUIT TERM ALRM USR1 USR2 VTALRM XCPU
+obsspec_processes() {
+    local path stat found=
+    for path in /proc/[0-9]*; do
+        [[ ${path#/proc/} == $$ || ${path#/proc/} == 1 ]] && continue
+        stat=
+        { read -r -d '' stat <"$path/stat"; } 2>/dev/null
+        [[ ! $stat || ${stat##*) } == Z* ]] || found+=" ${path#/proc/}"
+    done
+    echo "processes:$found"
+}
+obsspec_signal() {
+    builtin kill "-$1" -- "${@:2}" 2>/dev/null
+    :
+}
+"""
+"""Bash that the supervisor runs first. It needs no other process: an agent may have used them up."""
+
+
+class FramedPipes:
+    """The three streams of one process over one connection, in the place of three pipes.
+
+    The daemon sends output and status (the process's standard output and error) as frames with a header of eight
+    bytes: the stream's number, three zeros, the length.
+
+    Args:
+        connection: Owned from now on; non-blocking.
+
+    Attributes:
+        script: Descriptor to write to.
+        output: Descriptor that is readable when there may be output or status.
+        status: The same.
+    """
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+        self._frames = bytearray()
+        self._left = 0
+        self._stream = _OUTPUT
+        self._waiting = {_OUTPUT: bytearray(), _STATUS: bytearray()}
+        self._end = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._ended = False
+        self._closed = False
+        self.script = connection.fileno()
+        # A number of its own, under which nothing more is to be read once the connection has ended.
+        self.output = self.status = os.dup(self.script)
+
+    def fileno(self) -> int:
+        """A descriptor that is readable once the connection has ended."""
+        return self._end
+
+    @property
+    def ended(self) -> bool:
+        """Whether the connection has ended; looks once more."""
+        if not self._ended:
+            self._fill()
+        return self._ended
+
+    def receive(self, ready: Container[int]) -> tuple[bytes, bytes]:
+        """What has come of output and status."""
+        self._fill()
+        output, status = (bytes(self._waiting[stream]) for stream in (_OUTPUT, _STATUS))
+        for waiting in self._waiting.values():
+            waiting.clear()
+        return output, status
+
+    def read(self, deadline: float) -> bytes:
+        """The next output, waited for until a moment of the monotonic clock.
+
+        Raises:
+            SandboxError: If the connection ends, or nothing comes.
+        """
+        while not (output := self.receive(())[0]):
+            if self._ended:
+                raise SandboxError("the container is gone, or the connection to it")
+            self._poll(self.output, select.POLLIN, deadline)
+        return output
+
+    def send(self, data: bytes, deadline: float) -> None:
+        """Writes everything, until a moment of the monotonic clock.
+
+        Raises:
+            SandboxError: If the connection ends, or nobody takes it.
+        """
+        rest = memoryview(data)
+        while rest:
+            try:
+                rest = rest[os.write(self.script, rest) :]
+            except BlockingIOError:
+                self._poll(self.script, select.POLLOUT, deadline)
+            except OSError:
+                raise SandboxError("the container is gone, or the connection to it") from None
+
+    def wait(self, seconds: float) -> None:
+        """Waits for the end of the connection, keeping what comes.
+
+        Raises:
+            SandboxError: If the end does not come.
+        """
+        deadline = time.monotonic() + seconds
+        while not self.ended:
+            self._poll(self.output, select.POLLIN, deadline)
+
+    def hang_up(self) -> None:
+        """Ends the connection, and whoever waits for it; closes nothing: callable from any thread."""
+        try:
+            self._connection.shutdown(socket.SHUT_RDWR)
+        except OSError:  # it has ended, or is closed
+            return
+
+    def close(self) -> None:
+        """Closes it. Idempotent."""
+        if not self._closed:
+            self._closed = self._ended = True
+            self._connection.close()
+            os.close(self.output)
+            os.close(self._end)
+
+    def _poll(self, fd: int, event: int, deadline: float) -> None:
+        poll = select.poll()
+        poll.register(fd, event)
+        if not poll.poll(max(0.0, deadline - time.monotonic()) * 1000):
+            raise SandboxError("the container, or the daemon that runs it, does not answer")
+
+    def _fill(self) -> None:
+        """Takes one piece of what has come, if something has."""
+        if self._ended:
+            return
+        try:
+            data = os.read(self.output, _CHUNK)
+        except BlockingIOError:
+            return
+        except OSError:  # reset: the daemon is gone
+            data = b""
+        if not data:
+            self._finish()
+            return
+        self._frames += data
+        self._parse()
+
+    def _parse(self) -> None:
+        while self._frames:
+            if not self._left:
+                if len(self._frames) < _HEADER:
+                    return
+                self._stream, self._left = self._frames[0], int.from_bytes(self._frames[4:_HEADER], "big")
+                if self._stream not in self._waiting or any(self._frames[1:4]):
+                    raise SandboxError("the connection to the container broke: no frame begins where one should")
+                del self._frames[:_HEADER]
+            taken = self._frames[: self._left]
+            self._waiting[self._stream] += taken
+            self._left -= len(taken)
+            del self._frames[: len(taken)]
+
+    def _finish(self) -> None:
+        self._ended = True
+        # A connection at its end is readable for ever, with nothing to read; what takes its number never is.
+        silent = os.eventfd(0, os.EFD_CLOEXEC)
+        os.dup2(silent, self.output, inheritable=False)
+        os.close(silent)
+        os.eventfd_write(self._end, 1)
+
+
+class ContainerSupervisor:
+    """A container's first process: a bash of ours that runs as root and never runs what an agent wrote.
+
+    No process inside can end it, for signals do not reach a namespace's first process. It takes up processes whose
+    parents are gone, and ends when we hang up; with it every process of the container ends.
+
+    Args:
+        pipes: Its streams.
+
+    Attributes:
+        lost: Whether it failed to answer: nothing more is to be expected of the container.
+    """
+
+    def __init__(self, pipes: FramedPipes) -> None:
+        self._pipes = pipes
+        self._asked = 0
+        self._said = b""
+        self.lost = False
+
+    def ask(self, command: str, timeout: float = _ANSWER_SECONDS) -> str:
+        """What it prints when it runs a command of ours.
+
+        Raises:
+            SandboxError: If the command fails, the container is gone, or no answer comes in time.
+        """
+        self._asked += 1
+        begin = b"\0%d " % self._asked
+        script = f"{{ {command}\n}} </dev/null 2>&1\nbuiltin printf '\\0%d %d\\0' {self._asked} $?\n"
+        deadline = time.monotonic() + timeout
+        try:
+            self._pipes.send(script.encode(), deadline)
+            while not (answer := self._said.partition(begin))[2].endswith(b"\0"):
+                self._said += self._pipes.read(deadline)
+        except SandboxError:
+            self.lost = True
+            raise
+        self._said = b""
+        # What an interrupted question left may be in front.
+        text = answer[0].rpartition(b"\0")[2].decode("utf-8", "replace").strip()
+        if (status := answer[2].rstrip(b"\0")) != b"0":
+            why = text or f"exit status {status.decode()}"
+            raise SandboxError(f"the container's supervisor could not do its work: {why}")
+        return text
+
+    def processes(self, timeout: float = _ANSWER_SECONDS) -> set[int]:
+        """Every process of the container but itself, by the container's numbers."""
+        return set(map(int, self.ask("obsspec_processes", timeout).rpartition("processes:")[2].split()))
+
+    def signal(self, name: str, pids: Iterable[int], timeout: float = _ANSWER_SECONDS) -> None:
+        """Sends a signal; processes that are gone are passed over."""
+        if numbers := " ".join(map(str, pids)):
+            self.ask(f"obsspec_signal {name} {numbers}", timeout)
+
+    def sweep(self) -> None:
+        """Ends every process but itself and waits until they are gone.
+
+        Raises:
+            SandboxError: If something does not end, or the container is gone.
+        """
+        deadline = time.monotonic() + _END_SECONDS
+        while True:
+            # One call of the kernel's for all of them: nothing slips through by being born meanwhile.
+            self.signal("KILL", [-1], _END_SECONDS)
+            if not self.processes(_END_SECONDS):
+                return
+            if time.monotonic() > deadline:
+                self.lost = True
+                raise SandboxError("processes in the container do not end")
+            time.sleep(_POLL_SECONDS)
+
+
+class ContainerSession:
+    """An agent's shell and all it started: every process of the container but the supervisor.
+
+    Args:
+        supervisor: The container's supervisor.
+        pipes: The streams of the agent's shell.
+        status: Asks for the shell's exit status; None while it runs.
+    """
+
+    def __init__(self, supervisor: ContainerSupervisor, pipes: FramedPipes, status: Callable[[], int | None]) -> None:
+        self._supervisor = supervisor
+        self._pipes = pipes
+        self._status = status
+        self._pid = 0
+
+    def settle(self) -> None:
+        """Finds the shell; to be called when it has answered and has run nothing yet.
+
+        Raises:
+            SandboxError: If it is not the only process.
+        """
+        found = self._supervisor.processes(_END_SECONDS)
+        if len(found) != 1:
+            raise SandboxError(f"the container has {len(found)} processes where the shell should be alone")
+        (self._pid,) = found
+
+    @property
+    def ended(self) -> bool:
+        """Whether the shell has ended."""
+        return self._pipes.ended
+
+    def fileno(self) -> int:
+        """A descriptor that is readable once the shell has ended."""
+        return self._pipes.fileno()
+
+    def running(self) -> set[int]:
+        """What the shell started and what that started."""
+        return self._supervisor.processes() - {self._pid}
+
+    def interrupt(self, pids: set[int]) -> None:
+        """SIGINT to the shell and to the processes, and SIGCONT in case they are stopped."""
+        # The shell first: it drops the rest of a command only if the program it waits for dies of a SIGINT that it
+        # got as well.
+        self._supervisor.signal("INT", [self._pid, *pids])
+        self._supervisor.signal("CONT", [self._pid, *pids])
+
+    def kill(self, pids: set[int]) -> None:
+        """SIGINT to the shell, SIGKILL to the processes."""
+        self._supervisor.signal("INT", [self._pid])
+        self._supervisor.signal("CONT", [self._pid])
+        self._supervisor.signal("KILL", pids)
+
+    def end(self) -> int:
+        """Ends the shell and everything it started; returns the shell's exit status.
+
+        Raises:
+            SandboxError: If that cannot be done or told.
+        """
+        self.end_processes()
+        return exit_status(self._pipes, self._status, _END_SECONDS)
+
+    def end_processes(self) -> None:
+        """Ends the shell and everything it started, and waits until all of it is gone.
+
+        Raises:
+            SandboxError: If something does not end, or the container is gone.
+        """
+        self._supervisor.sweep()
+
+    def close(self) -> None:
+        """Lets go of the streams."""
+        self._pipes.close()
+
+
+def exit_status(pipes: FramedPipes, status: Callable[[], int | None], seconds: float) -> int:
+    """The exit status of a process, when it has ended and all it said has come.
+
+    Raises:
+        SandboxError: If it does not end in time.
+    """
+    deadline = time.monotonic() + seconds
+    pipes.wait(seconds)
+    while (ended := status()) is None:
+        if time.monotonic() > deadline:
+            raise SandboxError(f"a process in the container did not end within {seconds:g} s")
+        time.sleep(_POLL_SECONDS)
+    return ended
