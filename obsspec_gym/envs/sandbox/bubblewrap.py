@@ -9,6 +9,9 @@ host; when the sandbox is closed, or this process dies, the kernel removes every
 What is bounded: the file systems, each file, core dumps, memory a process, and the number of processes. Where this
 process is root, sandboxes are started as nobody, for the kernel excuses root from the last; where that is not possible
 they are started as root. The sandbox does not bound CPU time; timeouts do.
+
+With ``root=`` the whole file system is an image instead of this machine's programs and an empty home; see
+:mod:`obsspec_gym.envs.sandbox.image_root`.
 """
 
 from __future__ import annotations
@@ -18,13 +21,17 @@ import os
 import shlex
 import shutil
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from obsspec_gym.envs.sandbox.base import CommandResult
+from obsspec_gym.envs.sandbox.checks import check_environment
 from obsspec_gym.envs.sandbox.files import EPOCH
+from obsspec_gym.envs.sandbox.image_root import ASIDE, Account, ImageRoot
 from obsspec_gym.envs.sandbox.layers import Layers, Resources
 from obsspec_gym.envs.sandbox.supervised import SupervisedSandbox
-from obsspec_gym.errors import InvalidArgumentError, SandboxUnavailableError
+from obsspec_gym.errors import InvalidArgumentError, SandboxError, SandboxUnavailableError
 
 HOME = "/home/agent"
 HOSTNAME = "sandbox"
@@ -52,6 +59,15 @@ class BubblewrapSandbox(SupervisedSandbox):
         file_mib: Size of the largest file, in MiB.
         memory_mib: Address space of a process, in MiB.
         processes: Processes at a time.
+        root: An image's tree, as ``obsspec image build`` makes one and
+            :func:`obsspec_gym.envs.images.image_tree` names it: the whole file system. Nothing is written to it;
+            everything written anywhere is kept in memory and counts for ``disk_mib`` (``/dev/shm``, of the same
+            size, does not).
+        user: With ``root``, whom the agent's commands run as: a name or a number of the image's ``/etc/passwd``,
+            with ``:group`` or without. It may be made by :meth:`provision`. ``root`` may write everywhere.
+        workdir: With ``root``, the first working directory, which is made if it is missing; the user's home if
+            ``None``.
+        env: With ``root``, what the agent's commands find in their environment, besides what they always find.
 
     Example:
         >>> sandbox = BubblewrapSandbox()
@@ -62,7 +78,16 @@ class BubblewrapSandbox(SupervisedSandbox):
     """
 
     def __init__(
-        self, *, disk_mib: int = 256, file_mib: int = 256, memory_mib: int = 8_192, processes: int = 512
+        self,
+        *,
+        disk_mib: int = 256,
+        file_mib: int = 256,
+        memory_mib: int = 8_192,
+        processes: int = 512,
+        root: str | os.PathLike[str] | None = None,
+        user: str = "agent",
+        workdir: str | None = None,
+        env: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__()
         for name, value in (
@@ -73,11 +98,21 @@ class BubblewrapSandbox(SupervisedSandbox):
         ):
             if value < 1:
                 raise InvalidArgumentError(f"{name} must be at least 1, got {value}")
+        check_environment(env or {})
+        if root is None and (user, workdir, env or None) != ("agent", None, None):
+            raise InvalidArgumentError("user, workdir and env are for sandboxes with an image: give root as well")
+        self._image = None if root is None else ImageRoot(Path(root), user, workdir, disk_mib)
+        self._env = dict(env or {})
+        self._account: Account | None = None
         self._options: dict[str, Any] = {
             "disk_mib": disk_mib,
             "file_mib": file_mib,
             "memory_mib": memory_mib,
             "processes": processes,
+            "root": root,
+            "user": user,
+            "workdir": workdir,
+            "env": env,
         }
         self._disk = str(disk_mib * _MIB)
         # Sizes in KiB.
@@ -85,8 +120,89 @@ class BubblewrapSandbox(SupervisedSandbox):
 
     @property
     def workdir(self) -> str:
-        """The agent's home and first working directory, as seen inside."""
-        return HOME
+        """The agent's first working directory, as seen inside; its home, unless it was given."""
+        return (self._image.workdir if self._image else None) or self.home
+
+    def provision(
+        self,
+        script: str,
+        files: Mapping[str, str | bytes] | None = None,
+        env: Mapping[str, str] | None = None,
+        *,
+        cwd: str = "/",
+        timeout: float = 600.0,
+    ) -> CommandResult:
+        """Runs a script as root in a clean process of its own, to make the machine that the agent then finds.
+
+        For sandboxes with an image, before the agent's first command. It may write everywhere; processes it leaves
+        are ended. It sees as little of the supervisor, this machine and the network as the agent.
+
+        Args:
+            script: Bash.
+            files: Relative path to content: they lie under ``$BUILD``, read-only, and nowhere afterwards.
+            env: Added to the clean environment.
+            cwd: Where it starts.
+            timeout: Seconds, after which it is stopped.
+
+        Returns:
+            What it did; an exit status that is not 0 is not an error here.
+
+        Raises:
+            InvalidArgumentError: If the sandbox has no image, or for an argument that is none.
+            SandboxError: If the sandbox broke.
+            ClosedError: If it is closed.
+        """
+        if self._image is None:
+            raise InvalidArgumentError("provision needs a sandbox with an image: give root")
+        with self._alone():
+            self._account, self._entered, self._cwd = None, False, ""
+            return self._run_aside(script, files or {}, env or {}, "BUILD", timeout, cwd)
+
+    @property
+    def home(self) -> str:
+        """The agent's HOME; with an image, as known once the agent's shell has started."""
+        return self._account.home if self._account else HOME
+
+    def _run_aside(
+        self,
+        script: str,
+        files: Mapping[str, str | bytes],
+        env: Mapping[str, str],
+        variable: str,
+        timeout: float,
+        cwd: str | None = None,
+    ) -> CommandResult:
+        if self._image is not None:
+            env = {"USER": "root", "LOGNAME": "root", **env}
+        return super()._run_aside(script, files, env, variable, timeout, cwd)
+
+    def _destination(self) -> str:
+        if self._image is None:
+            return super()._destination()
+        self._known()
+        where = self._image.outside(self.workdir)
+        if self._supervise(f"realpath -m {shlex.quote(where)}") != where:
+            raise SandboxError(f"{self.workdir} leads through a link: files are not laid there")
+        return shlex.quote(where)
+
+    def _enter_agent(self) -> None:
+        """Starts the agent's shell; with an image, as the user that the image has under that name."""
+        if self._image is None:
+            super()._enter_agent()
+            return
+        account = self._known()
+        environment = {"HOME": account.home, "USER": account.name, "LOGNAME": account.name, **self._env}
+        prefix = self._image.enter("agent", account, self._image.workdir or account.home)
+        self._enter(prefix, environment)
+        self._entered = True
+
+    def _known(self) -> Account:
+        """The agent's account in the image."""
+        assert self._image is not None
+        if self._account is None:
+            self._account = self._image.account(self._supervise(self._image.lookup()))
+        self._cwd = self._cwd or self.workdir
+        return self._account
 
     def _twin(self) -> BubblewrapSandbox:
         return BubblewrapSandbox(**self._options)
@@ -94,7 +210,11 @@ class BubblewrapSandbox(SupervisedSandbox):
     def _build(self, resources: Resources) -> Layers:
         if reason := bubblewrap_available():
             raise SandboxUnavailableError(reason)
+        if self._image is not None:
+            self._image.check(sandbox_uid())
         program, libraries = _program()
+        if self._image is not None:
+            return _with_image(self._image, program, libraries, self._disk, self._limits)
         return Layers(
             outer=(*_unprivileged(), program, *_outer(program, libraries, self._disk), "--"),
             prepare=_prepare(agent=_inner(self._disk), judge=_inner(self._disk, "--ro-bind", _VERIFIER, _VERIFIER)),
@@ -107,6 +227,33 @@ class BubblewrapSandbox(SupervisedSandbox):
             kept=(HOME[1:], "tmp"),
             depth=2,
         )
+
+
+def bubblewrap_command() -> tuple[str, ...]:
+    """The words that start bubblewrap as sandboxes are started here; the last is the program itself."""
+    return (*_unprivileged(), _program()[0])
+
+
+def sandbox_uid() -> int:
+    """Whom sandboxes are started as on this machine."""
+    return int(_NOBODY) if _unprivileged() else os.geteuid()
+
+
+def _with_image(image: ImageRoot, program: str, libraries: str | None, disk: str, limits: str) -> Layers:
+    prepare = [_prepare(), image.prepare(f"{_PROGRAM}/bin/bwrap", _namespaces(), [*_devices(disk), "--chdir", "/"])]
+    return Layers(
+        outer=(*_unprivileged(), program, *_outer(program, libraries, disk, uid="0"), *image.outer(), "--"),
+        prepare=" &&\n".join(prepare),
+        inner="",
+        judging=image.enter("aside"),
+        home="/root",
+        verifier=ASIDE,
+        limits=limits,
+        base="/layer",
+        kept=("upper",),
+        depth=2,
+        provisioned=True,
+    )
 
 
 @functools.cache
@@ -167,7 +314,7 @@ def _program() -> tuple[str, str | None]:
     return str(program), str(libraries) if libraries.is_dir() else None
 
 
-def _outer(program: str, libraries: str | None, disk: str) -> list[str]:
+def _outer(program: str, libraries: str | None, disk: str, uid: str = _UID) -> list[str]:
     """Arguments of the outer layer.
 
     The host's process numbers are kept there (we signal processes by them), and its /proc must be in sight for the
@@ -175,7 +322,7 @@ def _outer(program: str, libraries: str | None, disk: str) -> list[str]:
     thread that happened to start it.
     """
     arguments = ["--unshare-user", "--unshare-ipc", "--unshare-net", "--unshare-uts", "--unshare-cgroup-try"]
-    arguments += ["--uid", _UID, "--gid", _UID, "--hostname", HOSTNAME, "--new-session", "--clearenv"]
+    arguments += ["--uid", uid, "--gid", uid, "--hostname", HOSTNAME, "--new-session", "--clearenv"]
     arguments += ["--setenv", "PATH", "/usr/bin:/bin", "--setenv", "LC_ALL", "C.UTF-8", *_system()]
     arguments += ["--bind", "/proc", "/proc", "--dev", "/dev"]
     arguments += ["--ro-bind", program, f"{_PROGRAM}/bin/bwrap", "--dir", "/etc"]
@@ -191,16 +338,25 @@ def _outer(program: str, libraries: str | None, disk: str) -> list[str]:
 
 def _inner(disk: str, *more: str) -> list[str]:
     """Arguments of an inner layer."""
-    arguments = ["--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-cgroup-try", "--disable-userns"]
-    arguments += ["--uid", _UID, "--gid", _UID, "--die-with-parent", "--new-session", "--cap-drop", "ALL"]
-    arguments += [*_system(), "--proc", "/proc", "--dev", "/dev"]
-    # Where this process is root, the kernel's settings would be writable otherwise.
-    for name in ("sys", "sysrq-trigger", "irq", "bus", "fs", "acpi", "scsi"):
-        arguments += ["--ro-bind-try", f"/proc/{name}", f"/proc/{name}"]
-    arguments += ["--size", disk, "--perms", "1777", "--tmpfs", "/dev/shm", "--remount-ro", "/dev"]
+    arguments = [*_namespaces(), "--uid", _UID, "--gid", _UID, *_system(), *_devices(disk)]
     arguments += ["--ro-bind", "/etc", "/etc", "--dir", "/run", "--dir", "/var", "--symlink", "/tmp", "/var/tmp"]
     arguments += ["--dir", "/home", "--chmod", "0755", "/home", "--bind", HOME, HOME, "--bind", "/tmp", "/tmp"]
     return [*arguments, *more, "--remount-ro", "/", "--chdir", HOME]
+
+
+def _namespaces() -> list[str]:
+    """Arguments that give an inner layer namespaces of its own, and no capabilities."""
+    arguments = ["--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-cgroup-try", "--disable-userns"]
+    return [*arguments, "--die-with-parent", "--new-session", "--cap-drop", "ALL"]
+
+
+def _devices(disk: str) -> list[str]:
+    """Arguments that lay the kernel's file systems over an inner layer's root."""
+    arguments = ["--proc", "/proc", "--dev", "/dev"]
+    # Where this process is root, the kernel's settings would be writable otherwise.
+    for name in ("sys", "sysrq-trigger", "irq", "bus", "fs", "acpi", "scsi"):
+        arguments += ["--ro-bind-try", f"/proc/{name}", f"/proc/{name}"]
+    return [*arguments, "--size", disk, "--perms", "1777", "--tmpfs", "/dev/shm", "--remount-ro", "/dev"]
 
 
 def _system() -> list[str]:

@@ -42,7 +42,10 @@ else
     for path in {root}/*; do
         name=${{path#{root}/}}
         [[ -L $path || ! -d $path ]] && continue
-        case $name in usr | bin | sbin | lib* | etc | boot | proc | sys | dev | {aside_name}) ;; *) words+=(--bind "$path" "/$name") ;; esac
+        case $name in
+            usr | bin | sbin | lib* | etc | boot | proc | sys | dev | {aside_name}) ;;
+            *) words+=(--bind "$path" "/$name") ;;
+        esac
     done
     [[ $(realpath -e "{root}$workdir" 2>/dev/null) == "{root}$workdir" && $workdir == /*/* ]] &&
         words+=(--bind "{root}$workdir" "$workdir")
@@ -106,12 +109,7 @@ class ImageRoot:
                 f"the image {path} belongs to user {owner}, but sandboxes are started as user {uid}: "
                 f"chown -R {uid} {shlex.quote(str(path))}"
             )
-        for parent in path.parents:
-            status = parent.stat()
-            if not status.st_mode & (0o100 if status.st_uid == uid else 0o001):
-                raise SandboxUnavailableError(
-                    f"user {uid}, as whom sandboxes are started, cannot reach the image {path}: chmod o+x {parent}"
-                )
+        check_reach(path, uid)
 
     def outer(self) -> list[str]:
         """What the outer layer needs besides."""
@@ -186,3 +184,17 @@ class ImageRoot:
     def outside(self, path: str) -> str:
         """Where the supervisor sees a path of the image."""
         return _ROOT + path
+
+
+def check_reach(path: Path, uid: int) -> None:
+    """Refuses a place that user ``uid`` of this machine cannot get to.
+
+    Raises:
+        SandboxUnavailableError: Says which directory is in the way.
+    """
+    for parent in path.absolute().parents:
+        status = parent.stat()
+        if not status.st_mode & (0o100 if status.st_uid == uid else 0o001):
+            raise SandboxUnavailableError(
+                f"user {uid}, as whom sandboxes are started, cannot reach {path}: chmod o+x {parent}"
+            )
