@@ -30,6 +30,8 @@ installed() {
   dpkg-query -W -f '${db:Status-Status} ${Version}\n' "$name" 2> /dev/null | while read -r status found; do
     [ "$status" = installed ] && case $found in ${version:-*}) echo yes ;; esac
   done | grep -q yes && return
+  # An image whose packages were only unpacked has no list of them, but what each brings for its documentation.
+  [ -z "$version" ] && [ -d "/usr/share/doc/$name" ] && return
   [ -z "$version" ] && dpkg-query -W -f '${db:Status-Status}, ${Provides},\n' 2> /dev/null |
     grep '^installed' | grep -qE "[, ]$(printf %s "$name" | sed 's/[.+]/\\&/g')( \(|,)"
 }
@@ -162,6 +164,9 @@ if [ "$single" ]; then
   answer "$USERADD" useradd adduser
 fi
 [ ! -e "$BUILD/context.tar" ] || tar -xf "$BUILD/context.tar" --no-same-owner -p -C "$work/context" || exit 1
+
+# Public base images come without the account that ours has for agents.
+sed -i '/^agent:/d' /etc/passwd /etc/group /etc/shadow /etc/gshadow && rm -rf /home/agent
 
 fail() { printf 'obsspec-build: line %s: %s\n' "$1" "$2"; exit 1; }
 account() { getent passwd "$1" || grep -E "^($1:|[^:]*:[^:]*:$1:)" /etc/passwd; }

@@ -1,0 +1,205 @@
+"""Harbor task directories as a suite."""
+
+from __future__ import annotations
+
+import base64
+import io
+import re
+import shlex
+import tarfile
+import tomllib
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from obsspec_gym.envs.tasks.dockerfile import DockerfileError
+from obsspec_gym.envs.tasks.image import read_image
+from obsspec_gym.envs.tasks.task import Expert, Task
+from obsspec_gym.errors import InvalidArgumentError
+from obsspec_gym.types import SUBMIT
+
+REWARDS = ("/logs/verifier/reward.txt", "/logs/verifier/reward.json")
+"""Where a task's ``tests/test.sh`` leaves its reward; the first that there is counts."""
+
+_SECONDS = 600.0  # Harbor's default for each of its timeouts
+_COMMAND_SECONDS = 60.0
+_NETWORK = re.compile(
+    r"\b(curl|wget|uvx?|npx|npm|yarn|pnpm|git\s+clone|(apt|apt-get|apk|dnf|yum|pip3?|cargo|gem)\s+(-\S+\s+)*(update|install|add))\b"
+)
+_PREPARE = """
+# Nothing that an agent left where tests and rewards belong is looked at.
+for place in /tests /logs/verifier; do
+  rm -rf "$place" 2> /dev/null
+  mkdir -p "$place" && [ ! -L "$place" ] && find "$place" -mindepth 1 -delete || exit 1
+done
+cp -r "$VERIFIER/tests/." /tests || exit 1
+"""
+_PLACES = "\nmkdir -p /tests /logs/verifier /logs/agent && chmod 777 /tests /logs/verifier /logs/agent || exit 1\n"
+_PYTEST = """
+export PYTHONNOUSERSITE=1
+exec python3 -I -m pytest -q -p no:cacheprovider -c /dev/null --rootdir /tests {files}
+"""
+
+
+class HarborSuite:
+    """The Harbor tasks in a directory, in the order of their names.
+
+    A task is a directory with ``task.toml``, ``instruction.md``, ``environment/Dockerfile`` (read by
+    :func:`~obsspec_gym.envs.tasks.image.read_image`), ``tests/`` and, for the expert, ``solution/solve.sh``. Its
+    tests reach the sandbox only for grading, under ``/tests``. They are run by ``tests/test.sh``, which writes the
+    reward to :data:`REWARDS` or else ends with an exit status; but sandboxes have no network, so where ``test.sh``
+    calls a program that fetches something (curl, uvx, apt-get install and their like), pytest runs
+    ``tests/test_*.py`` instead and its exit status is the reward. ``[verifier] timeout_sec`` and ``[environment]
+    build_timeout_sec`` hold; ``[agent] timeout_sec`` bounds the seconds of an episode's commands together.
+
+    Args:
+        path: The directory, or one task's.
+
+    Raises:
+        InvalidArgumentError: If there is no task.
+
+    Example:
+        >>> suite = HarborSuite("tasks")  # doctest: +SKIP
+        >>> suite.task(0).id  # doctest: +SKIP
+        'harbor/hello-world'
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self._path = Path(path)
+        if not self._path.is_dir():
+            raise InvalidArgumentError(f"expected a directory of Harbor tasks, got {str(path)!r}")
+        tasks = (found.parent for found in self._path.glob("*/task.toml"))
+        self._tasks = [self._path] if (self._path / "task.toml").is_file() else sorted(tasks)
+        if not self._tasks:
+            raise InvalidArgumentError(f"there is no Harbor task (a directory with a task.toml) in {str(path)!r}")
+
+    @property
+    def name(self) -> str:
+        """``harbor:PATH``."""
+        return f"harbor:{self._path}"
+
+    def __len__(self) -> int:
+        """How many task directories there are."""
+        return len(self._tasks)
+
+    def task(self, index: int) -> Task:
+        """The ``index``-th task.
+
+        Raises:
+            InvalidArgumentError: If the index is out of range, or the directory asks for what is not supported.
+        """
+        if not 0 <= index < len(self):
+            raise InvalidArgumentError(f"a task index is in [0, {len(self)}), got {index}")
+        return read_task(self._tasks[index])
+
+    def expert(self, task: Task) -> Expert:
+        """Runs ``solution/solve.sh`` and submits.
+
+        Raises:
+            InvalidArgumentError: If the task is not of this suite or has no solution.
+        """
+        for directory in self._tasks:
+            if task.id == _id(directory):
+                if not (directory / "solution" / "solve.sh").is_file():
+                    raise InvalidArgumentError(f"task {task.id} has no solution/solve.sh")
+                return _solve(directory / "solution")
+        raise InvalidArgumentError(f"task {task.id!r} is not one of {self.name}")
+
+
+def read_task(directory: Path) -> Task:
+    """The task of a Harbor directory.
+
+    Raises:
+        InvalidArgumentError: If a part is missing, cannot be read, or asks for what is not supported.
+    """
+    name = _id(directory)
+    settings = _settings(directory / "task.toml", name)
+    environment = directory / "environment"
+    tests = {f"tests/{path}": content for path, content in _files(directory / "tests").items()}
+    if not tests:
+        raise InvalidArgumentError(f"task {name} has no tests")
+    build_seconds = _seconds(settings, "environment", "build_timeout_sec", name)
+    try:
+        image = read_image(_text(environment / "Dockerfile", name), environment, timeout=build_seconds)
+    except DockerfileError as error:
+        raise InvalidArgumentError(f"task {name} cannot be built: environment/Dockerfile {error}") from None
+    verifier, rewards = _verifier(tests)
+    return Task(
+        id=name,
+        instruction=_text(directory / "instruction.md", name).strip(),
+        verifier=verifier,
+        verifier_files=tests,
+        timeout=_COMMAND_SECONDS,
+        image=replace(image, build=image.build + _PLACES),
+        rewards=rewards,
+        verifier_timeout=_seconds(settings, "verifier", "timeout_sec", name),
+        time_limit=_seconds(settings, "agent", "timeout_sec", name),
+    )
+
+
+def needs_network(script: str) -> bool:
+    """Whether a ``test.sh`` calls a program that fetches something.
+
+    Example:
+        >>> needs_network("apt-get install -y curl"), needs_network("pytest /tests # curl was here")
+        (True, False)
+    """
+    return any(_NETWORK.search(re.sub(r"(^|\s)#.*", "", line)) for line in script.splitlines())
+
+
+def _verifier(tests: Mapping[str, bytes]) -> tuple[str, tuple[str, ...]]:
+    """The script that grades, and where it leaves rewards."""
+    script = tests.get("tests/test.sh")
+    if script is not None and not needs_network(script.decode("utf-8", "replace")):
+        return f"{_PREPARE}bash /tests/test.sh\n", REWARDS
+    files = sorted(f"/{path}" for path in tests if re.fullmatch(r"tests/test_[^/]*\.py", path))
+    if not files:
+        return "echo 'tests/test.sh needs the network, and there is no tests/test_*.py'; exit 1", ()
+    # What the tests run may be an agent's: a reward file that appears meanwhile would be no one's verdict.
+    return _PREPARE + _PYTEST.format(files=shlex.join(files)), ()
+
+
+def _id(directory: Path) -> str:
+    return f"harbor/{directory.resolve().name}"
+
+
+def _settings(path: Path, name: str) -> dict[str, Any]:
+    try:
+        return tomllib.loads(_text(path, name))
+    except tomllib.TOMLDecodeError as error:
+        raise InvalidArgumentError(f"the task.toml of task {name} cannot be read: {error}") from None
+
+
+def _seconds(settings: Mapping[str, Any], section: str, key: str, name: str) -> float:
+    value = settings.get(section, {}).get(key, _SECONDS)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
+        raise InvalidArgumentError(f"[{section}] {key} of task {name} must be a positive number, got {value!r}")
+    return float(value)
+
+
+def _text(path: Path, name: str) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidArgumentError(f"task {name}: {path.parent.name}/{path.name} cannot be read: {error}") from None
+
+
+def _files(directory: Path) -> dict[str, bytes]:
+    """Relative path to content of every file below a directory."""
+    files = sorted(path for path in directory.rglob("*") if path.is_file())
+    return {path.relative_to(directory).as_posix(): path.read_bytes() for path in files}
+
+
+def _solve(solution: Path) -> Expert:
+    files = _files(solution)
+    if len(files) == 1:
+        yield f"bash -c {shlex.quote(files['solve.sh'].decode('utf-8'))}"
+    else:
+        archive = io.BytesIO()
+        with tarfile.open(fileobj=archive, mode="w:gz") as tar:
+            tar.add(solution, ".")
+        packed = base64.b64encode(archive.getvalue()).decode()
+        unpack = f'echo {packed} | base64 -d | tar -xz -C "$solution"'
+        yield f'solution=$(mktemp -d) && {unpack} && bash "$solution/solve.sh"'
+    yield SUBMIT
