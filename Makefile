@@ -7,7 +7,7 @@ export HF_HUB_OFFLINE ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check format pair clean
+.PHONY: help demo test check format image pair clean
 
 help: ## Show what can be made.
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -27,6 +27,12 @@ check: $(VENV)/.dev ## Lint, check types and imports.
 format: $(VENV)/.dev ## Format the code.
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+image: $(VENV)/.dev ## Build the image that tasks with a machine of their own start from (root: installs mmdebstrap).
+	@command -v mmdebstrap >/dev/null || [ "$$(id -u)" != 0 ] || \
+		DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends mmdebstrap || \
+		{ apt-get update && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends mmdebstrap; }
+	$(BIN)/obsspec image build
 
 pair: $(VENV)/.dev ## Train the shipped policy and world model anew (about an hour on 2 cores).
 	$(BIN)/python -m agents.recipe

@@ -1,4 +1,4 @@
-"""The command line, ``obsspec``: demo, rollout, bench, doctor.
+"""The command line, ``obsspec``: demo, rollout, bench, image, doctor.
 
 ::
 
@@ -6,6 +6,7 @@
     demo.py       sequential, speculative and oracle, side by side
     rollout.py    episodes to files
     bench.py      the project's measurements
+    image.py      the file systems that sandboxes are made from
     doctor.py     what this machine can do
     workload.py   which tasks, in which environments
     progress.py   what is shown while it runs

@@ -14,7 +14,7 @@ import typer
 from typer.exceptions import TyperException
 
 import obsspec_gym
-from obsspec_gym.cli import INTERRUPTED
+from obsspec_gym.cli import INTERRUPTED, image, suite
 from obsspec_gym.errors import InvalidArgumentError, MissingExtraError, ObsSpecError, SandboxUnavailableError
 
 app = typer.Typer(
@@ -23,6 +23,8 @@ app = typer.Typer(
     add_completion=False,
     rich_markup_mode=None,
 )
+app.add_typer(image.app, name="image")
+app.add_typer(suite.app, name="suite")
 
 Suite = Annotated[str, typer.Option(help="Where tasks come from, such as basics or basics/tests.")]
 Policy = Annotated[str, typer.Option(help="shipped, a model directory, or expert (the suite's scripted one).")]

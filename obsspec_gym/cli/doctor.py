@@ -18,6 +18,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from obsspec_gym.agents.loading import SHIPPED
+from obsspec_gym.envs.images.build import INSTALL
+from obsspec_gym.envs.images.cache import cached
 from obsspec_gym.envs.sandbox import make_sandbox
 from obsspec_gym.envs.sandbox.bubblewrap import bubblewrap_available
 from obsspec_gym.errors import SandboxError
@@ -50,6 +52,7 @@ def examine() -> list[Finding]:
         _python,
         lambda: sandbox,
         lambda: _programs(sandbox.ok),
+        _base_image,
         _docker_daemon,
         lambda: _package("docker", "docker"),
         lambda: _package("torch", "lm"),
@@ -109,6 +112,16 @@ def _missing_in_sandbox() -> list[str]:
         return list(_PROGRAMS)
     finally:
         sandbox.close()
+
+
+def _base_image() -> Finding:
+    """What tasks with a machine of their own start from."""
+    tree = cached("base")
+    if tree.is_dir():
+        return Finding("base_image", True, str(tree))
+    builder = shutil.which("mmdebstrap")
+    detail = "not built" if builder else "not built, and there is no mmdebstrap to build it with"
+    return Finding("base_image", False, detail, f"{'' if builder else f'{INSTALL} && '}obsspec image build")
 
 
 def _docker_daemon() -> Finding:

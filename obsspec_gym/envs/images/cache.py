@@ -1,0 +1,84 @@
+"""Where built images lie, and how they are handed on."""
+
+from __future__ import annotations
+
+import os
+import tarfile
+import tempfile
+from pathlib import Path
+
+from obsspec_gym.envs.images.definition import find_definition
+from obsspec_gym.envs.sandbox.files import EPOCH
+from obsspec_gym.errors import SandboxUnavailableError
+
+_AGENT = 1000
+_AGENTS = "home/agent"
+
+
+def cache_directory() -> Path:
+    """``$XDG_CACHE_HOME/obsspec_gym/images``.
+
+    Without ``XDG_CACHE_HOME`` it is ``~/.cache``, and for root ``/var/cache``: sandboxes that root starts run as
+    nobody, who cannot look into root's home.
+    """
+    given = os.environ.get("XDG_CACHE_HOME", "")
+    default = Path("/var/cache") if os.geteuid() == 0 else Path.home() / ".cache"
+    return (Path(given) if given.startswith("/") else default) / "obsspec_gym" / "images"
+
+
+def cached(name: str = "base") -> Path:
+    """Where the tree of an image is, once it is built: the place names the definition's content."""
+    definition = find_definition(name)
+    return cache_directory() / f"{definition.name}-{definition.digest}"
+
+
+def image_tree(name: str = "base") -> Path:
+    """The directory tree of a built image, for ``BubblewrapSandbox(root=...)``. Builds nothing.
+
+    Raises:
+        InvalidArgumentError: If no image is called that.
+        SandboxUnavailableError: If it is not built on this machine; says how.
+    """
+    tree = cached(name)
+    if not tree.is_dir():
+        words = "" if name == "base" else f" {name}"
+        raise SandboxUnavailableError(f"the image {name} is not built on this machine: obsspec image build{words}")
+    return tree
+
+
+def image_tar(name: str = "base") -> Path:
+    """A tar of a built image, for ``docker import``: made on first use, beside the tree.
+
+    Everything in it belongs to root but the home of the agent (user 1000).
+
+    Raises:
+        InvalidArgumentError: If no image is called that.
+        SandboxUnavailableError: If it is not built on this machine; says how.
+    """
+    tree = image_tree(name)
+    path = tree.with_name(f"{tree.name}.tar")
+    if not path.is_file():
+        descriptor, partial = tempfile.mkstemp(prefix=".tar-", dir=tree.parent)
+        os.close(descriptor)
+        try:
+            write_tar(tree, Path(partial))
+            os.rename(partial, path)
+        except BaseException:
+            os.unlink(partial)
+            raise
+    return path
+
+
+def write_tar(tree: Path, path: Path) -> None:
+    """Writes a tree as a tar in which everything belongs to root but the agent's home."""
+
+    def owned(entry: tarfile.TarInfo) -> tarfile.TarInfo:
+        agents = entry.name == _AGENTS or entry.name.startswith(f"{_AGENTS}/")
+        entry.uid = entry.gid = _AGENT if agents else 0
+        entry.uname = entry.gname = ""
+        entry.mtime = int(entry.mtime) if entry.name else EPOCH
+        return entry
+
+    with tarfile.open(path, "w", format=tarfile.GNU_FORMAT) as tar:
+        for name in sorted(os.listdir(tree)):
+            tar.add(tree / name, name, filter=owned)
