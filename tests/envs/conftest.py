@@ -4,8 +4,9 @@ import warnings
 from collections.abc import Iterator
 
 import pytest
+from sandbox_kinds import KINDS
 
-from obsspec_gym.envs.sandbox import KINDS, Sandbox, make_sandbox
+from obsspec_gym.envs.sandbox import Sandbox, make_sandbox
 from obsspec_gym.envs.sandbox.bubblewrap import bubblewrap_available
 from obsspec_gym.envs.sandbox.local import NoIsolationWarning
 
@@ -27,6 +28,12 @@ def shared_sandbox(request: pytest.FixtureRequest) -> Iterator[Sandbox]:
     sandbox = started(request.param)
     yield sandbox
     sandbox.close()
+
+
+@pytest.fixture
+def sandbox_kind(request: pytest.FixtureRequest) -> str:
+    """The kind that ``shared_sandbox`` is of."""
+    return str(request.node.callspec.params["shared_sandbox"])
 
 
 @pytest.fixture

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from gymnasium.error import ResetNeeded
 from gymnasium.utils.env_checker import check_env
+from sandbox_kinds import KINDS
 from terminal_fakes import FakeSandbox, FakeSuite, UnavailableSandbox
 
 import obsspec_gym  # noqa: F401 - registers the environment
-from obsspec_gym.envs.sandbox import KINDS
 from obsspec_gym.envs.sandbox.bubblewrap import bubblewrap_available
 from obsspec_gym.envs.sandbox.local import NoIsolationWarning
 from obsspec_gym.envs.tasks.task import Task

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 from gymnasium.error import ResetNeeded
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
+from sandbox_kinds import KINDS
 from terminal_fakes import Counter, FakeSandbox, FakeSuite, UnavailableSandbox
 
 import obsspec_gym  # noqa: F401 - registers the environment
-from obsspec_gym.envs.sandbox import KINDS
 from obsspec_gym.envs.sandbox.bubblewrap import bubblewrap_available
 from obsspec_gym.envs.terminal import BROKEN, SUBMITTED, TerminalEnv
 from obsspec_gym.envs.threads import ThreadVectorEnv

@@ -10,7 +10,7 @@ from obsspec_gym.errors import InvalidArgumentError
 
 __all__ = ["KINDS", "CommandResult", "Sandbox", "make_sandbox"]
 
-KINDS = ("bubblewrap", "local")
+KINDS = ("bubblewrap", "docker", "local")
 """The kinds of sandbox that :func:`make_sandbox` knows."""
 
 
@@ -29,9 +29,14 @@ def make_sandbox(kind: str = "bubblewrap", **options: Any) -> Sandbox:
         '/home/agent'
     """
     from obsspec_gym.envs.sandbox.bubblewrap import BubblewrapSandbox
+    from obsspec_gym.envs.sandbox.docker import DockerSandbox
     from obsspec_gym.envs.sandbox.local import LocalSandbox
 
-    classes: Mapping[str, Callable[..., Sandbox]] = {"bubblewrap": BubblewrapSandbox, "local": LocalSandbox}
+    classes: Mapping[str, Callable[..., Sandbox]] = {
+        "bubblewrap": BubblewrapSandbox,
+        "docker": DockerSandbox,
+        "local": LocalSandbox,
+    }
     if kind not in classes:
         raise InvalidArgumentError(f"unknown kind of sandbox {kind!r}: expected one of {', '.join(KINDS)}")
     try:

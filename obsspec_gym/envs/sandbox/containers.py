@@ -101,6 +101,14 @@ class FramedPipes:
             self._poll(self.output, select.POLLIN, deadline)
         return output
 
+    def await_more(self, deadline: float) -> None:
+        """Waits until something may have come.
+
+        Raises:
+            SandboxError: If nothing does.
+        """
+        self._poll(self.output, select.POLLIN, deadline)
+
     def send(self, data: bytes, deadline: float) -> None:
         """Writes everything, until a moment of the monotonic clock.
 
@@ -220,7 +228,7 @@ class ContainerSupervisor:
             while not (answer := self._said.partition(begin))[2].endswith(b"\0"):
                 self._said += self._pipes.read(deadline)
         except SandboxError:
-            self.lost = True
+            self.lost = not self._pipes.ended
             raise
         self._said = b""
         # What an interrupted question left may be in front.
@@ -344,3 +352,26 @@ def exit_status(pipes: FramedPipes, status: Callable[[], int | None], seconds: f
             raise SandboxError(f"a process in the container did not end within {seconds:g} s")
         time.sleep(_POLL_SECONDS)
     return ended
+
+
+def pass_on(source: FramedPipes, target: FramedPipes, deadline: float) -> bytes:
+    """Starts two processes that wait for a line, and passes the output of one on to the other as it comes.
+
+    Returns:
+        What the first had to say on its status stream.
+
+    Raises:
+        SandboxError: If they do not get on.
+    """
+    for pipes in (source, target):
+        pipes.send(b"\n", deadline)
+    said = b""
+    while True:
+        ended = source.ended
+        output, status = source.receive(set())
+        said += status
+        target.send(output, deadline)
+        if not output and not status:
+            if ended:
+                return said
+            source.await_more(deadline)

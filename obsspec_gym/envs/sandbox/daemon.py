@@ -64,6 +64,7 @@ class Daemon:
         self._host = docker_host()
         self._address = _address(self._host)
         try:
+            _connect(self._address).close()  # first ourselves: the SDK forgets a socket where nobody listens
             with _lock:
                 version = _versions.get(self._host)
                 # Asked for once; an answer is asked of the daemon each time, though.
@@ -83,10 +84,14 @@ class Daemon:
             )
         self.api.timeout = _SECONDS
 
-    def hijack(self, path: str, body: Mapping[str, Any]) -> socket.socket:
+    def hijack(self, path: str, body: Mapping[str, Any] | None = None) -> socket.socket:
         """Posts a request whose connection then carries a process's streams; returns that connection.
 
         The process must not say anything before it is spoken to: what comes with the answer's headers is lost.
+
+        Args:
+            path: Where.
+            body: Sent as JSON; only where the daemon reads one, for it would end up in the process's input otherwise.
 
         Raises:
             SandboxError: If the daemon refuses.
@@ -95,7 +100,7 @@ class Daemon:
         connection.sock = _connect(self._address)
         try:
             headers = {"Content-Type": "application/json", "Connection": "Upgrade", "Upgrade": "tcp"}
-            connection.request("POST", f"/v{self.api.api_version}{path}", json.dumps(body), headers)
+            connection.request("POST", f"/v{self.api.api_version}{path}", json.dumps(body) if body else None, headers)
             with connection.getresponse() as response:
                 if response.status != http.HTTPStatus.SWITCHING_PROTOCOLS:
                     said = response.read(1000).decode("utf-8", "replace").strip()

@@ -44,7 +44,6 @@ class Layers:
         kept: Directories that a fork copies, relative to ``base``.
         depth: How many processes ``inner`` puts above the shell; 0 means that it has no namespace of its own.
         provisioned: Whether the agent's shell begins only with its first command: before, the agent may not be known.
-        provisioned: Whether the agent's shell begins only with its first command: before, the agent may not be known.
     """
 
     outer: tuple[str, ...]
@@ -57,7 +56,6 @@ class Layers:
     base: str
     kept: tuple[str, ...]
     depth: int = 0
-    provisioned: bool = False
     provisioned: bool = False
 
 

@@ -1,0 +1,278 @@
+"""Sandboxes that are Docker containers, on this machine or on another.
+
+One container for each: no network, bounded memory, processes and (where told) CPU, no capability for the agent,
+no-new-privileges, Docker's seccomp filter, a root file system that is read-only, home and ``/tmp`` in memory and
+bounded in size. The container's first process is a supervisor of ours, a bash that reads from one open connection and
+runs as root; it takes up processes whose parents are gone, which is what an init is for. Each agent's shell is a
+process that the daemon starts in the container as another user, over a connection of its own; nobody but the
+supervisor may signal across users, with the one capability it has (``CAP_KILL``).
+
+When the connection to the supervisor ends, because the sandbox is closed or this process dies, the supervisor ends,
+with it the container, which the daemon then removes. What is left all the same (the daemon was killed, say) is removed
+by the next process that starts a sandbox; see :mod:`obsspec_gym.envs.sandbox.reaper`.
+
+The verifier runs with the image's programs. With ``user="root"`` an agent may have changed these, as on any machine
+where it is root; as any other user it cannot.
+"""
+
+from __future__ import annotations
+
+import functools
+import shlex
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Self
+
+from obsspec_gym.envs.sandbox.base import CommandResult
+from obsspec_gym.envs.sandbox.checks import check_environment
+from obsspec_gym.envs.sandbox.containers import PREPARE, ContainerSession, FramedPipes, exit_status, pass_on
+from obsspec_gym.envs.sandbox.files import EPOCH
+from obsspec_gym.envs.sandbox.holding import Container, Limits
+from obsspec_gym.envs.sandbox.image_root import Account, ImageRoot
+from obsspec_gym.envs.sandbox.layers import ENVIRONMENT, Layers, Resources
+from obsspec_gym.envs.sandbox.pipes import Intake
+from obsspec_gym.envs.sandbox.supervised import SupervisedSandbox
+from obsspec_gym.envs.shell import COMMAND, Shell
+from obsspec_gym.errors import InvalidArgumentError, SandboxError
+
+HOME = "/home/agent"
+
+_AGENT = "1000:1000"
+_ROOT = "0:0"
+_VERIFIER = "/verifier"
+_WORK_SECONDS = 30.0
+_LAY_SECONDS = 120.0
+_AGENT_ROLE, _ASIDE_ROLE = "agent", "aside"
+_PACK = (
+    "cd / && shopt -s dotglob nullglob && printf '%s\\0' home/agent tmp/* | "
+    "tar --format=posix --pax-option=delete=atime,delete=ctime --sparse --null --verbatim-files-from -cf - -T -"
+)
+_NO_CAPABILITIES = "setpriv --bounding-set=-all --inh-caps=-all --ambient-caps=-all"
+
+
+class DockerSandbox(SupervisedSandbox):
+    """A sandbox that is a Docker container.
+
+    The image must have bash, env, tar, gzip and head (and setpriv, for agents that are root); it is never pulled.
+
+    Args:
+        image: Name or id of the image; by default what ``OBSSPEC_DOCKER_IMAGE`` names, or else the base image, which
+            ``obsspec image build`` makes and the daemon then is given.
+        disk_mib: Size of the home directory, in MiB; ``/tmp`` and ``/dev/shm`` have the same. All of it is memory.
+        file_mib: Size of the largest file, in MiB.
+        memory_mib: Memory of all processes and files together, in MiB; more ends a process.
+        processes: Processes at a time.
+        cpus: How many CPUs they may use at most; ``None`` for all.
+        user: Whom the agent's commands run as, by the image's ``/etc/passwd``. By default user 1000, in a home that
+            is empty, on a file system that is read-only. With another user the whole file system is the container's,
+            as the image has it, and can be written to by whoever may; ``disk_mib`` then bounds it only where Docker's
+            storage does (overlay2 on XFS with project quotas). ``root`` may write everywhere, without a capability.
+        workdir: With ``user``, the first working directory, which is made if it is missing; the user's home if
+            ``None``.
+        env: With ``user``, what the agent's commands find in their environment, besides what they always find.
+
+    Example:
+        >>> sandbox = DockerSandbox(image="obsspec-base")  # doctest: +SKIP
+        >>> sandbox.start()  # doctest: +SKIP
+        >>> sandbox.run("pwd").output  # doctest: +SKIP
+        b'/home/agent\\n'
+    """
+
+    def __init__(
+        self,
+        *,
+        image: str | None = None,
+        disk_mib: int = 256,
+        file_mib: int = 256,
+        memory_mib: int = 2_048,
+        processes: int = 512,
+        cpus: float | None = None,
+        user: str | None = None,
+        workdir: str | None = None,
+        env: Mapping[str, str] | None = None,
+    ) -> None:
+        limits = Limits(disk_mib, file_mib, memory_mib, processes, cpus)
+        check_environment(env or {})
+        if user is None and (workdir, env or None) != (None, None):
+            raise InvalidArgumentError("workdir and env are for sandboxes with a user of the image: give user as well")
+        self._container = Container()
+        super().__init__(self._container)
+        self._options: dict[str, Any] = {"image": image, "disk_mib": disk_mib, "file_mib": file_mib}
+        self._options |= {"memory_mib": memory_mib, "processes": processes, "cpus": cpus}
+        self._options |= {"user": user, "workdir": workdir, "env": dict(env or {})}
+        self._limits = limits
+        self._machine = None if user is None else ImageRoot(Path("/"), user, workdir, disk_mib)
+        self._account: Account | None = None
+
+    @property
+    def workdir(self) -> str:
+        """The agent's first working directory, as seen inside; its home, unless it was given."""
+        return (self._machine.workdir if self._machine else None) or self.home
+
+    def provision(
+        self,
+        script: str,
+        files: Mapping[str, str | bytes] | None = None,
+        env: Mapping[str, str] | None = None,
+        *,
+        cwd: str = "/",
+        timeout: float = 600.0,
+    ) -> CommandResult:
+        """Runs a script as root in a clean process of its own, to make the machine that the agent then finds.
+
+        See :meth:`obsspec_gym.envs.sandbox.bubblewrap.BubblewrapSandbox.provision`.
+        """
+        if self._machine is None:
+            raise InvalidArgumentError("provision needs a sandbox with a user of the image: give user")
+        with self._alone():
+            self._account, self._entered, self._cwd = None, False, ""
+            return self._run_aside(script, files or {}, env or {}, "BUILD", timeout, cwd)
+
+    @property
+    def home(self) -> str:
+        """The agent's HOME; with a user of the image, as known once the agent's shell has started."""
+        return self._account.home if self._account else HOME
+
+    def _twin(self) -> Self:
+        return type(self)(**self._options)
+
+    def _build(self, resources: Resources) -> Layers:
+        prepare = [PREPARE]
+        if self._machine is None:
+            prepare.append(f"touch -d @{EPOCH} /tmp")
+        elif self._machine.workdir:
+            prepare.append(f"mkdir -p {shlex.quote(self._machine.workdir)}")
+        return Layers(
+            outer=(),
+            prepare="\n".join(prepare),
+            inner=_AGENT_ROLE,
+            judging=_ASIDE_ROLE,
+            home=HOME if self._machine is None else "/root",
+            verifier=f"{_VERIFIER}/files",
+            limits=f"ulimit -c 0 -n 1024 -f {self._limits.file_mib * 1024}",
+            base="/",
+            kept=(HOME[1:], "tmp"),
+            provisioned=self._machine is not None,
+        )
+
+    def _start_supervisor(self, layers: Layers, intake: Intake | None) -> None:
+        self._container.start(self._options["image"], self._limits, home=None if self._machine else HOME)
+
+    def _supervise(self, command: str, timeout: float = _WORK_SECONDS) -> str:
+        return self._container.require().ask(command, timeout)
+
+    def _run_aside(
+        self,
+        script: str,
+        files: Mapping[str, str | bytes],
+        env: Mapping[str, str],
+        variable: str,
+        timeout: float,
+        cwd: str | None = None,
+    ) -> CommandResult:
+        if self._machine is not None:
+            env = {"USER": "root", "LOGNAME": "root", **env}
+        return super()._run_aside(script, files, env, variable, timeout, cwd)
+
+    def _destination(self) -> str:
+        if self._machine is not None:
+            self._known()
+        return self.workdir
+
+    def _enter_agent(self) -> None:
+        """Starts the agent's shell, as the user that the image has under that name."""
+        if self._machine is None:
+            super()._enter_agent()
+            return
+        account = self._known()
+        environment = {"HOME": account.home, "USER": account.name, "LOGNAME": account.name, **self._options["env"]}
+        self._enter(_AGENT_ROLE, environment)
+        self._entered = True
+
+    def _known(self) -> Account:
+        """The agent's account in the image."""
+        assert self._machine is not None
+        if self._account is None:
+            said = self._supervise("cat /etc/passwd; echo; sed 's/^/group:/' /etc/group")
+            self._account = self._machine.account(said)
+        self._cwd = self._cwd or self.workdir
+        return self._account
+
+    def _user(self, role: str) -> str:
+        """Whom the daemon starts a process as."""
+        if self._machine is None:
+            return _AGENT
+        return _ROOT if role == _ASIDE_ROLE or self._account is None else f"{self._account.uid}:{self._account.gid}"
+
+    def _enter(self, prefix: str, environment: Mapping[str, str]) -> None:
+        """Starts a shell beside the supervisor, in the last directory."""
+        layers = self._started()
+        self._supervise(f"chmod {'755' if prefix == _ASIDE_ROLE else '700'} {_VERIFIER}")
+        variables = {**ENVIRONMENT, "HOME": layers.home, "PWD": layers.home, **environment}
+        words = [f"{name}={value}" for name, value in sorted(variables.items())]
+        user = self._user(prefix)
+        bare = _NO_CAPABILITIES if user.startswith("0:") and prefix == _AGENT_ROLE else ""
+        start = f'cd / && {layers.limits} && exec {bare} env -i "$@"'
+        pipes, status = self._execute(user, start, [*words, *COMMAND])
+        session = ContainerSession(self._container.require(), pipes, status)
+        self._resources.session = session
+        pipes.send(b"\n", time.monotonic() + _WORK_SECONDS)
+        self._shell = Shell(pipes, session)
+        cwd = self._shell.open(self._cwd, _WORK_SECONDS)
+        if cwd is None:
+            raise SandboxError(f"the sandbox's shell did not start: {self._shell.said}")
+        session.settle()
+        self._cwd = cwd
+        self._busy = False
+
+    def _leave(self) -> None:
+        """Ends the shell and everything it started."""
+        session, self._shell = self._resources.session, None
+        # Also without one: an exception may have come before it was known.
+        self._container.require().sweep()
+        if session is not None:
+            session.close()
+            self._resources.session = None
+
+    def _lay(self, archive: bytes, where: str) -> None:
+        user = _ROOT if where.startswith(_VERIFIER) else self._user(_AGENT_ROLE)
+        script = 'head -c "$2" | tar -xzpo -C "$1"'
+        pipes, status = self._execute(user, script, [where, str(len(archive))])
+        try:
+            deadline = time.monotonic() + _LAY_SECONDS
+            pipes.send(b"\n" + archive, deadline)
+            failed = exit_status(pipes, status, _LAY_SECONDS)
+            if failed:
+                said = b" ".join(pipes.receive(set())).decode("utf-8", "replace").strip().replace("\n", "; ")
+                raise SandboxError(f"files could not be laid in {where}: {said or f'exit status {failed}'}")
+        finally:
+            pipes.close()
+
+    def _copy(self, origin: SupervisedSandbox, intake: Intake) -> None:
+        """Takes over home and ``/tmp``: an archive from container to container, through this process."""
+        intake.close()
+        assert isinstance(origin, DockerSandbox)
+        if self._machine is not None:
+            raise SandboxError("a Docker sandbox with a user of the image cannot be forked: its files are everywhere")
+        packing, packed = origin._execute(_AGENT, _PACK, [])
+        try:
+            unpacking, unpacked = self._execute(_AGENT, "tar -xpf - -C /", [])
+            try:
+                copied = pass_on(packing, unpacking, time.monotonic() + _LAY_SECONDS)
+                for pipes, status in ((packing, packed), (unpacking, unpacked)):
+                    # 1: a file changed, or went, while it was read.
+                    if exit_status(pipes, status, _WORK_SECONDS) > (1 if pipes is packing else 0):
+                        said = copied if pipes is packing else b" ".join(pipes.receive(set()))
+                        why = said.decode("utf-8", "replace").strip().replace("\n", "; ")[:500]
+                        raise SandboxError(f"the sandbox's files could not be copied: {why}")
+            finally:
+                unpacking.close()
+        finally:
+            packing.close()
+
+    def _execute(self, user: str, script: str, arguments: list[str]) -> tuple[FramedPipes, Any]:
+        """Starts a process; it says nothing before it has read a line."""
+        command = ["bash", "--noprofile", "--norc", "-c", f"read -r; {script}", "bash", *arguments]
+        pipes, name = self._container.execute(user, command)
+        return pipes, functools.partial(self._container.status, name)

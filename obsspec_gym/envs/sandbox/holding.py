@@ -1,0 +1,227 @@
+"""One container, from before it is made until nothing of it is left."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import secrets
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from obsspec_gym.envs.sandbox.containers import ContainerSupervisor, FramedPipes
+from obsspec_gym.envs.sandbox.daemon import Daemon, not_found, refused, telling
+from obsspec_gym.envs.sandbox.docker_image import choose_image
+from obsspec_gym.envs.sandbox.layers import ENVIRONMENT, Resources
+from obsspec_gym.envs.sandbox.reaper import Owner, reap_once
+from obsspec_gym.errors import InvalidArgumentError, SandboxError, SandboxUnavailableError
+
+HOSTNAME = "sandbox"
+
+_AGENT_UID = 1000
+_MIB = 2**20
+_START_SECONDS = 60.0
+_REMOVE_SECONDS = 30.0
+_LOST_SECONDS = 0.3
+_POLL_SECONDS = 0.02
+# The supervisor's, and root's when a machine is made; the agent has none, whoever it is. KILL: to end the agent's
+# processes. The others only where the file system is the container's own: to make files of several users, and (SETPCAP)
+# to give all of these up for an agent that is root.
+_CAPABILITIES = ("KILL",)
+_MAKING = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "SETGID", "SETUID", "SETPCAP")
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a container may use; see :class:`obsspec_gym.envs.sandbox.docker.DockerSandbox`.
+
+    Raises:
+        InvalidArgumentError: If one is not at least 1 (``cpus``: positive).
+    """
+
+    disk_mib: int
+    file_mib: int
+    memory_mib: int
+    processes: int
+    cpus: float | None
+
+    def __post_init__(self) -> None:
+        sizes = {"disk_mib": self.disk_mib, "file_mib": self.file_mib, "memory_mib": self.memory_mib}
+        for name, value in {**sizes, "processes": self.processes}.items():
+            if value < 1:
+                raise InvalidArgumentError(f"{name} must be at least 1, got {value}")
+        if self.cpus is not None and not (self.cpus > 0 and math.isfinite(self.cpus)):
+            raise InvalidArgumentError(f"cpus must be a positive number or None, got {self.cpus}")
+
+
+@dataclass
+class Container(Resources):
+    """A container and our connections to it.
+
+    Attributes:
+        daemon: Where it is.
+        name: Its name, chosen by us, so that it is known before it exists.
+        streams: The supervisor's connection.
+        first: The supervisor.
+        latest: The connection of the process that was started last.
+        made: Whether the daemon has said that it exists.
+    """
+
+    daemon: Daemon | None = None
+    name: str = ""
+    streams: FramedPipes | None = None
+    first: ContainerSupervisor | None = None
+    latest: FramedPipes | None = None
+    made: bool = False
+
+    def start(self, image: str | None, limits: Limits, home: str | None) -> None:
+        """Makes and starts it, and waits until its supervisor answers.
+
+        Args:
+            image: The image; None for the usual one.
+            limits: What it may use.
+            home: The agent's home, on a file system that is read-only otherwise; None for the image's own file system.
+
+        Raises:
+            SandboxUnavailableError: If there is no daemon or no such image, or the daemon cannot run it.
+        """
+        daemon = self.daemon = Daemon()
+        reap_once(daemon)
+        image = choose_image(daemon, image)
+        self.name = f"obsspec-{secrets.token_hex(8)}"
+        self._make(daemon.api, image, limits, home)
+        self.made = True
+        where = f"/containers/{self.name}/attach?stream=1&stdin=1&stdout=1&stderr=1"
+        with telling("reach the container"):
+            self.streams = FramedPipes(daemon.hijack(where))
+        with telling(
+            "start a container", f"the image {image} needs bash and env; see the daemon's log for other causes"
+        ):
+            daemon.api.start(self.name)
+        self.first = ContainerSupervisor(self.streams)
+        self.first.ask(":", _START_SECONDS)
+
+    def require(self) -> ContainerSupervisor:
+        """The supervisor.
+
+        Raises:
+            SandboxError: If there is none.
+        """
+        if self.first is None:
+            raise SandboxError("the sandbox's supervisor ended")
+        return self.first
+
+    def execute(self, user: str, command: list[str]) -> tuple[FramedPipes, str]:
+        """Starts a process in it; returns its streams and the name it has for the daemon."""
+        assert self.daemon is not None
+        with telling("start a process in the container"):
+            made = self.daemon.api.exec_create(self.name, command, stdin=True, user=user, workdir="/")
+            pipes = FramedPipes(self.daemon.hijack(f"/exec/{made['Id']}/start", {"Detach": False, "Tty": False}))
+        self.latest = pipes
+        return pipes, str(made["Id"])
+
+    def status(self, process: str) -> int | None:
+        """The exit status of a process that :meth:`execute` started; None while it runs."""
+        assert self.daemon is not None
+        with telling("say how a process ended"):
+            said = self.daemon.api.exec_inspect(process)
+        return None if said["Running"] or said["ExitCode"] is None else int(said["ExitCode"])
+
+    def kill(self) -> None:
+        """Hangs up, at which the container ends; closes nothing: callable from any thread."""
+        for streams in (self.streams, self.latest):
+            if streams is not None:
+                streams.hang_up()
+
+    def release(self) -> None:
+        """Removes it and closes every connection. Idempotent."""
+        if self.daemon is not None and self.name:
+            self._remove(self.daemon.api)
+            self.name = ""
+        self.kill()
+        if self.session is not None:
+            self.session.close()
+            self.session = None
+        if self.streams is not None:
+            self.streams.close()
+            self.streams = self.first = None
+        self.latest = None
+        if self.daemon is not None:
+            self.daemon.close()
+            self.daemon = None
+        super().release()
+
+    def _make(self, api: Any, image: str, limits: Limits, home: str | None) -> None:
+        host = api.create_host_config(**_host(limits, home))
+        environment = {"PATH": ENVIRONMENT["PATH"], "LC_ALL": ENVIRONMENT["LC_ALL"], "HOME": "/"}
+        words = [f"{name}={value}" for name, value in environment.items()]
+        try:
+            with telling("make a container"):
+                api.create_container(
+                    image,
+                    entrypoint=["env", "-i", *words, "bash", "--noprofile", "--norc"],
+                    command=[],
+                    name=self.name,
+                    hostname=HOSTNAME,
+                    user="0:0",
+                    working_dir="/",
+                    stdin_open=True,
+                    labels=Owner.current().labels(),
+                    host_config=host,
+                )
+        except SandboxError as error:
+            if refused(error.__cause__):
+                self.name = ""  # there is nothing to remove
+            if not_found(error.__cause__):
+                raise SandboxUnavailableError(
+                    f"Docker has no image {image}, and none is ever pulled: docker pull {image}, or leave the image "
+                    "out to have the one that obsspec image build makes."
+                ) from error
+            raise
+
+    def _remove(self, api: Any) -> None:
+        """Removes the container; a daemon that does not answer any more is not waited for.
+
+        It may not be there yet, where an exception came while it was being made; or be removed already, for it ended.
+        """
+        lost = self.first is not None and self.first.lost
+        seconds = _LOST_SECONDS if lost else _REMOVE_SECONDS
+        deadline = time.monotonic() + (seconds if self.made else 1.0)
+        api.timeout = seconds
+        with contextlib.suppress(SandboxError):
+            while time.monotonic() < deadline:
+                try:
+                    with telling("remove the container"):
+                        api.remove_container(self.name, v=True, force=True)
+                    return
+                except SandboxError as error:
+                    gone = not_found(error.__cause__)
+                    if lost or (gone and self.made):
+                        return
+                time.sleep(_POLL_SECONDS)
+
+
+def _host(limits: Limits, home: str | None) -> dict[str, Any]:
+    """What the container is given of its host."""
+    size = f"size={limits.disk_mib}m,nr_inodes={limits.disk_mib * 1024}"
+    files = {"/verifier": "rw,exec,nosuid,nodev,size=256m,mode=700"}
+    if home is not None:
+        files["/tmp"] = f"rw,exec,nosuid,nodev,mode=1777,{size}"
+        files[home] = f"rw,exec,nosuid,nodev,mode=755,uid={_AGENT_UID},gid={_AGENT_UID},{size}"
+    options: dict[str, Any] = {
+        "network_mode": "none",
+        "read_only": home is not None,
+        "tmpfs": files,
+        "shm_size": f"{limits.disk_mib}m",
+        "mem_limit": limits.memory_mib * _MIB,
+        "memswap_limit": limits.memory_mib * _MIB,
+        "pids_limit": limits.processes,
+        "cap_drop": ["ALL"],
+        "cap_add": list(_CAPABILITIES if home is not None else (*_CAPABILITIES, *_MAKING)),
+        "security_opt": ["no-new-privileges"],
+        "log_config": {"Type": "none"},
+        "auto_remove": True,
+    }
+    if limits.cpus is not None:
+        options["nano_cpus"] = int(limits.cpus * 1e9)
+    return options
