@@ -13,6 +13,7 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 
 from obsspec_gym.envs.latency import LatencyProfile
+from obsspec_gym.envs.machine import make_machine
 from obsspec_gym.envs.sandbox import make_sandbox
 from obsspec_gym.envs.sandbox.base import Sandbox
 from obsspec_gym.envs.tasks import get_suite
@@ -38,13 +39,13 @@ def read_task(suite: Suite, task: object) -> Task:
     raise InvalidArgumentError(f"task must be a Task or an index of the suite, got {type(task).__name__}")
 
 
-def read_sandbox(sandbox: object) -> Callable[[], Sandbox]:
-    """What makes sandboxes, from itself or the name of a kind."""
+def read_sandbox(sandbox: object) -> Callable[[Task], Sandbox]:
+    """What makes a task's sandbox, from the name of a kind or what makes any."""
     if isinstance(sandbox, str):
         make_sandbox(sandbox)  # an unknown kind is told now; constructors start nothing
-        return functools.partial(make_sandbox, sandbox)
+        return functools.partial(make_machine, sandbox)
     if callable(sandbox):
-        return sandbox
+        return lambda task: sandbox()
     raise InvalidArgumentError(f"sandbox must be the name of a kind or a callable, got {type(sandbox).__name__}")
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import math
 import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping
@@ -41,8 +43,9 @@ class TerminalEnv(gym.Env[str, str]):
     An action is a bash command, an observation what it printed, its exit status and the working directory
     (:class:`~obsspec_gym.envs.observation.ObservationFormat`); the first observation is the task's instruction. The
     action ``submit`` (or ``submit TEXT``) ends the episode: the task's verifier then judges the sandbox as it was left,
-    in a process of its own, and the reward is 1 or 0. Every other step has reward 0; an episode that runs out of turns
-    without submitting is truncated, not judged.
+    in a process of its own, and gives the reward: 1 or 0, or what it wrote. Every other step has reward 0; an episode
+    that runs out of turns without submitting is truncated, not judged; so is one whose commands took longer together
+    than the task allows.
 
     A failing command is an observation. A sandbox that breaks truncates the episode, with ``info["broken"]`` True and
     ``info["reason"]``; where that happens during ``reset``, the first step does so. ``info`` holds ``task_id``,
@@ -142,7 +145,7 @@ class TerminalEnv(gym.Env[str, str]):
         self._owner.release()
         episode = _Episode(task or self._task or self._draw(), sample)
         try:
-            sandbox = episode.sandbox = self._owner.start(self._make_sandbox)
+            sandbox = episode.sandbox = self._owner.start(functools.partial(self._make_sandbox, episode.task))
             prepare(sandbox, episode.task)
         except SandboxUnavailableError:
             raise
@@ -184,9 +187,10 @@ class TerminalEnv(gym.Env[str, str]):
             episode.failure = "a step was interrupted"  # what the shell is doing now, nobody knows
             raise
         episode.turn += 1
-        truncated = episode.failure is not None or (not terminated and episode.turn >= self._turns(episode))
+        over = None if terminated else self._exhausted(episode)
+        truncated = episode.failure is not None or over is not None
         if truncated:
-            report["reason"] = episode.failure or f"no submit within {episode.turn} turns"
+            report["reason"] = episode.failure or over
             report["broken"] = episode.failure is not None
         episode.over = terminated or truncated
         if episode.over:
@@ -241,9 +245,12 @@ class TerminalEnv(gym.Env[str, str]):
 
     def _run(self, episode: _Episode, sandbox: Sandbox, command: str) -> tuple[str, dict[str, Any]]:
         timeout = self._timeout or episode.task.timeout
+        if episode.task.time_limit is not None:
+            timeout = min(timeout, max(1.0, math.ceil(episode.task.time_limit - episode.seconds)))
         started = time.perf_counter()
         self._owner.wait(self._latency.delay(episode.task.id, episode.sample, episode.turn))
         result = run_heard(sandbox, command, timeout, self._on_output)
+        episode.seconds += result.seconds
         report: dict[str, Any] = {
             "tool_seconds": time.perf_counter() - started,
             "cwd": result.cwd,
@@ -253,8 +260,14 @@ class TerminalEnv(gym.Env[str, str]):
             report["exit_code"] = result.exit_code
         return self._format.format(result, home=sandbox.workdir, timeout=timeout), report
 
-    def _turns(self, episode: _Episode) -> int:
-        return self._max_turns or episode.task.max_turns
+    def _exhausted(self, episode: _Episode) -> str | None:
+        """What the episode has used up, if anything."""
+        if episode.turn >= (self._max_turns or episode.task.max_turns):
+            return f"no submit within {episode.turn} turns"
+        limit = episode.task.time_limit
+        if limit is not None and episode.seconds >= limit:
+            return f"no submit within {limit:g} s of commands"
+        return None
 
     def _draw(self) -> Task:
         stop = min(len(self._suite), self._start_index + _INDICES)
@@ -278,6 +291,7 @@ class _Episode:
     sample: int
     sandbox: Sandbox | None = None
     turn: int = 0
+    seconds: float = 0.0  # that its commands took together
     over: bool = False
     failure: str | None = None  # why the sandbox cannot go on
     transcript: list[str] = field(default_factory=list)

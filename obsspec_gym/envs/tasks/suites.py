@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from obsspec_gym.envs.tasks.agentbench import AgentBenchSuite
 from obsspec_gym.envs.tasks.generated import FAMILIES, GeneratedSuite, Split
+from obsspec_gym.envs.tasks.harbor import HarborSuite
 from obsspec_gym.envs.tasks.task import Suite
 from obsspec_gym.errors import InvalidArgumentError
 
@@ -20,8 +22,11 @@ def get_suite(name: str, *, work: float = 1.0) -> Suite:
     with held-out words and held-out phrasings. Indices in
     :data:`~obsspec_gym.envs.tasks.generated.EVALUATION` are for evaluation in every one of them.
 
+    ``harbor:PATH`` is a directory of Harbor tasks (:class:`~obsspec_gym.envs.tasks.harbor.HarborSuite`),
+    ``agentbench:PATH`` a file of AgentBench's (:class:`~obsspec_gym.envs.tasks.agentbench.AgentBenchSuite`).
+
     Args:
-        name: One of :func:`suite_names`.
+        name: One of :func:`suite_names`, or one of these.
         work: Scales how long slow commands take; observations stay the same.
 
     Raises:
@@ -31,8 +36,14 @@ def get_suite(name: str, *, work: float = 1.0) -> Suite:
         >>> get_suite("basics/tests:words").task(0).id
         'basics/tests:words/0'
     """
+    kind, _, path = name.partition(":")
+    if kind == "harbor" and path:
+        return HarborSuite(path)
+    if kind == "agentbench" and path:
+        return AgentBenchSuite(path)
     if name not in suite_names():
-        raise InvalidArgumentError(f"unknown suite {name!r}; there are {', '.join(suite_names())}")
+        known = ", ".join([*suite_names(), "harbor:PATH", "agentbench:PATH"])
+        raise InvalidArgumentError(f"unknown suite {name!r}; there are {known}")
     base, _, split = name.partition(":")
     _, _, family = base.partition("/")
     return GeneratedSuite([family] if family else list(FAMILIES), Split(split), work=work, name=name)
