@@ -28,7 +28,7 @@ class Phrasings:
     cores: Mapping[str, Sequence[str]]
     tails: Sequence[str]
 
-    def instruction(self, rng: Random, kind: str, **fields: str) -> str:
+    def instruction(self, rng: Random, kind: str, /, **fields: str) -> str:
         """An instruction of a kind, drawn at random.
 
         Args:
@@ -51,14 +51,20 @@ class Scene:
         verifier_files: Laid out of the agent's reach.
         answer: What has to be handed in, if anything.
         query: What the expert types once the scene is ready for it, where the observations do not tell.
+        facts: What a reader understands from the instruction, by name; for the expert.
+        setup: Bash that is run once the files are there.
+        requires: Programs that must be in the sandbox, besides bash, coreutils and their like.
     """
 
     instruction: str
-    files: Mapping[str, str]
+    files: Mapping[str, str | bytes]
     verifier: str
     verifier_files: Mapping[str, str] = field(default_factory=dict)
     answer: str | None = None
     query: str = ""
+    facts: Mapping[str, str] = field(default_factory=dict)
+    setup: str = ""
+    requires: tuple[str, ...] = ()
 
 
 class Family(Protocol):
@@ -66,7 +72,7 @@ class Family(Protocol):
 
     @property
     def name(self) -> str:
-        """One word; ``basics/NAME`` is its suite."""
+        """One word; ``basics/NAME`` or ``terminal/NAME`` is its suite."""
         ...
 
     @property

@@ -8,19 +8,41 @@ import sys
 from collections.abc import Mapping, Sequence
 from random import Random
 
+from obsspec_gym.envs.tasks import families
 from obsspec_gym.envs.tasks.build import Build
 from obsspec_gym.envs.tasks.config import Config
 from obsspec_gym.envs.tasks.counting import Counting
+from obsspec_gym.envs.tasks.families.common import astray
 from obsspec_gym.envs.tasks.family import Family, Scene, Step
 from obsspec_gym.envs.tasks.task import Expert, Task
 from obsspec_gym.envs.tasks.unit_tests import UnitTests
-from obsspec_gym.envs.tasks.words import Vocabulary, Words
+from obsspec_gym.envs.tasks.words import TERMINAL_RESERVED, Vocabulary, Words
 from obsspec_gym.errors import InvalidArgumentError
 from obsspec_gym.seeding import derive_seed
 from obsspec_gym.types import SUBMIT
 
-FAMILIES: Mapping[str, Family] = {family.name: family for family in (UnitTests(), Build(), Counting(), Config())}
+BASICS: Mapping[str, Family] = {family.name: family for family in (UnitTests(), Build(), Counting(), Config())}
 """The families of the suite ``basics``, by name; task ``i`` of ``basics`` belongs to family ``i % 4``."""
+
+FAMILIES: Mapping[str, Family] = {
+    family.name: family
+    for family in (
+        *BASICS.values(),
+        families.CsvCleaning(),
+        families.GitHistory(),
+        families.Permissions(),
+        families.Archives(),
+        families.AccessLogs(),
+        families.Packaging(),
+        families.Renaming(),
+        families.Settings(),
+        families.Substitution(),
+        families.DiskUsage(),
+        families.Schedule(),
+        families.StartOrder(),
+    )
+}
+"""All families, those of the suite ``terminal``, by name; task ``i`` of ``terminal`` belongs to family ``i % 16``."""
 
 EVALUATION = range(10_000)
 """Indices that are for evaluation only: nothing is ever trained on them, in any suite or split."""
@@ -94,9 +116,11 @@ class GeneratedSuite:
             id=_task_id(family, self._split, self._work, index),
             instruction=scene.instruction,
             files=scene.files,
+            setup=scene.setup,
             verifier=scene.verifier,
             verifier_files=scene.verifier_files,
             answer=scene.answer,
+            requires=scene.requires,
             max_turns=_MAX_TURNS,
         )
 
@@ -132,7 +156,7 @@ class Demonstrator:
     """
 
     def __init__(self, task: Task) -> None:
-        found = re.fullmatch(r"basics/(\w+)(?::(\w+))?/(\d+)(?:@(\S+))?", task.id)
+        found = re.fullmatch(r"(?:basics|terminal)/(\w+)(?::(\w+))?/(\d+)(?:@(\S+))?", task.id)
         if found is None or found[1] not in FAMILIES:
             raise InvalidArgumentError(f"there is an expert for generated tasks only, got task {task.id!r}")
         self.family = FAMILIES[found[1]]
@@ -140,13 +164,17 @@ class Demonstrator:
 
     def __call__(self, transcript: Sequence[Step]) -> str:
         """The next command, given the commands so far and what each showed."""
+        if self.family.name not in BASICS and astray(transcript):
+            return "cd"
         return self.family.decide(self._scene, transcript)
 
 
 def _task_id(family: Family, split: Split, work: float, index: int) -> str:
     split_suffix = f":{split.value}" if split.value else ""
     work_suffix = "" if work == 1 else f"@{work:g}"
-    return f"basics/{family.name}{split_suffix}/{index}{work_suffix}"
+    # A family of ``basics`` has one and the same task wherever it is asked for.
+    home = "basics" if family.name in BASICS else "terminal"
+    return f"{home}/{family.name}{split_suffix}/{index}{work_suffix}"
 
 
 def _scene(family: Family, split: Split, work: float, index: int) -> Scene:
@@ -154,4 +182,5 @@ def _scene(family: Family, split: Split, work: float, index: int) -> Scene:
     rng = Random(derive_seed("scene", family.name, split.value, index))
     vocabulary = Vocabulary.HELD_OUT if split is Split.WORDS else Vocabulary.TRAIN
     phrasings = family.held_out_phrasings if split is Split.TEMPLATES else family.phrasings
-    return family.scene(rng, Words(rng, vocabulary), phrasings, work)
+    reserved = () if family.name in BASICS else TERMINAL_RESERVED
+    return family.scene(rng, Words(rng, vocabulary, reserved), phrasings, work)

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Collection
 from random import Random
 
 TRAIN_WORDS: tuple[str, ...] = tuple(
@@ -42,6 +43,11 @@ _RESERVED = frozenset(
     "let limit lines make max module modules number out part passed put rules run serve submit sum test tests "
     "the unpack want word words".split()
 )
+TERMINAL_RESERVED = frozenset(
+    "audit bundle change changes clean collect crontab disk index items job keys lint load main manifest needs order "
+    "package policy probe public quota reload service simulate start sums verify version".split()
+)
+"""Names that the scenes of the suite ``terminal`` use themselves, besides those of ``basics``."""
 _ONSETS = "b c d f g h j k l m n p r s t v w z br cr dr fl gr pl sl st tr".split()
 _VOWELS = "a e i o u".split()
 _CODAS = ["", "", "", "n", "r", "l", "s", "t", "m"]
@@ -62,18 +68,20 @@ class Words:
     Args:
         rng: Where the randomness comes from.
         vocabulary: What to draw from.
+        reserved: Words never to draw, besides those that are never drawn.
     """
 
-    def __init__(self, rng: Random, vocabulary: Vocabulary) -> None:
+    def __init__(self, rng: Random, vocabulary: Vocabulary, reserved: Collection[str] = ()) -> None:
         self._rng = rng
         self._vocabulary = vocabulary
+        self._reserved = _RESERVED.union(reserved)
         self._drawn: list[str] = []
 
     def draw(self) -> str:
         """A word that has not been drawn yet."""
         while True:
             word = self._candidate()
-            if word not in _RESERVED and not any(word in other or other in word for other in self._drawn):
+            if word not in self._reserved and not any(word in other or other in word for other in self._drawn):
                 self._drawn.append(word)
                 return word
 

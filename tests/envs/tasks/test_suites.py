@@ -1,13 +1,16 @@
 """Suites by name: pure in the index, splits that share neither words nor phrasings, errors that say what exists."""
 
+import hashlib
+import json
 import re
 import sys
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from obsspec_gym.envs.tasks import FAMILIES, Demonstrator, GeneratedSuite, Suite, Task, get_suite, suite_names
+from obsspec_gym.envs.tasks import BASICS, FAMILIES, Demonstrator, GeneratedSuite, Suite, Task, get_suite, suite_names
 from obsspec_gym.envs.tasks.words import HELD_OUT_WORDS
 from obsspec_gym.errors import InvalidArgumentError
 
@@ -32,17 +35,45 @@ def test_a_suite_is_a_suite_without_end_whose_tasks_differ(name: str) -> None:
     assert len({(task.instruction, *sorted(task.files.items())) for task in tasks}) == 20
 
 
-def test_the_mixed_suite_takes_the_families_in_turn_and_shares_their_tasks() -> None:
-    mixed = get_suite("basics:words")
-    for index, family in enumerate(FAMILIES):
-        assert mixed.task(index) == get_suite(f"basics/{family}:words").task(index)
+@pytest.mark.parametrize(("suite", "families"), [("basics", BASICS), ("terminal", FAMILIES)])
+def test_a_mixed_suite_takes_the_families_in_turn_and_shares_their_tasks(suite: str, families: Any) -> None:
+    mixed = get_suite(f"{suite}:words")
+    for index, family in enumerate(families):
+        assert mixed.task(index) == get_suite(f"{suite}/{family}:words").task(index)
+
+
+def test_there_are_sixteen_families_and_the_four_of_basics_are_the_same_in_both() -> None:
+    assert list(FAMILIES)[:4] == list(BASICS) == ["tests", "build", "count", "config"]
+    assert len(FAMILIES) == 16
+    for family in BASICS:
+        assert get_suite(f"terminal/{family}").task(7) == get_suite(f"basics/{family}").task(7)
+
+
+# A shipped pair was trained on these: not a byte of them may change.
+@pytest.mark.parametrize(
+    ("name", "work", "digest"),
+    [
+        ("basics", 1.0, "60178a79b892f4cd4390bd945537072b0d5c10c572ecaab574d80fba084ce083"),
+        ("basics:words", 1.0, "fde5138c3079dcb0e239c8141fc5b5ee7eacd2ed330789e61ed5ec2a3da4a37e"),
+        ("basics:templates", 1.0, "7358d1d4df0ee08bf747cb13cee3a78d3f0944940c92e9be5e29a725f63a69a8"),
+        ("basics", 0.1, "93dff38b44fba03f3ad01ecd8d203c4119f4fc21fa2768e39f39421f9915abc8"),
+    ],
+)
+def test_the_tasks_of_basics_are_what_they_were(name: str, work: float, digest: str) -> None:
+    suite, found = get_suite(name, work=work), hashlib.sha256()
+    for index in range(40):
+        task = suite.task(index)
+        seen = [task.id, task.instruction, sorted(task.files.items()), task.setup]
+        judged = [task.verifier, sorted(task.verifier_files.items()), task.answer, list(task.requires)]
+        found.update(json.dumps([*seen, *judged, task.max_turns, task.timeout]).encode())
+    assert found.hexdigest() == digest
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_held_out_words_occur_in_their_split_only(family: str) -> None:
     for index in range(50):
-        assert not words_of(get_suite(f"basics/{family}").task(index)) & set(HELD_OUT_WORDS)
-        assert words_of(get_suite(f"basics/{family}:words").task(index)) & set(HELD_OUT_WORDS)
+        assert not words_of(get_suite(f"terminal/{family}").task(index)) & set(HELD_OUT_WORDS)
+        assert words_of(get_suite(f"terminal/{family}:words").task(index)) & set(HELD_OUT_WORDS)
 
 
 @pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES)
@@ -59,14 +90,14 @@ def test_held_out_phrasings_share_no_part_with_those_of_training(family: object)
 def test_the_splits_share_no_instruction(family: str) -> None:
     instructions = [
         {suite.task(index).instruction for index in range(100)}
-        for suite in (get_suite(f"basics/{family}{split}") for split in ("", ":templates"))
+        for suite in (get_suite(f"terminal/{family}{split}") for split in ("", ":templates"))
     ]
     assert not instructions[0] & instructions[1]
 
 
 def test_work_changes_how_long_it_takes_and_not_what_is_seen() -> None:
-    light, whole = get_suite("basics", work=0.1), get_suite("basics")
-    for index in range(8):
+    light, whole = get_suite("terminal", work=0.1), get_suite("terminal")
+    for index in range(32):
         assert light.task(index).id == f"{whole.task(index).id}@0.1"
         assert light.task(index).instruction == whole.task(index).instruction
         assert light.task(index).answer == whole.task(index).answer
