@@ -30,6 +30,7 @@ from obsspec_gym.envs.sandbox.checks import check_environment
 from obsspec_gym.envs.sandbox.files import EPOCH
 from obsspec_gym.envs.sandbox.image_root import ASIDE, Account, ImageRoot
 from obsspec_gym.envs.sandbox.layers import Layers, Resources
+from obsspec_gym.envs.sandbox.pipes import Intake
 from obsspec_gym.envs.sandbox.supervised import SupervisedSandbox
 from obsspec_gym.errors import InvalidArgumentError, SandboxError, SandboxUnavailableError
 
@@ -185,15 +186,22 @@ class BubblewrapSandbox(SupervisedSandbox):
             raise SandboxError(f"{self.workdir} leads through a link: files are not laid there")
         return shlex.quote(where)
 
+    def _copy(self, origin: SupervisedSandbox, intake: Intake) -> None:
+        if self._image is not None:
+            self._supervise(self._image.unmount())
+        super()._copy(origin, intake)
+        if self._image is not None:
+            self._supervise(self._image.mount())
+
     def _enter_agent(self) -> None:
         """Starts the agent's shell; with an image, as the user that the image has under that name."""
         if self._image is None:
             super()._enter_agent()
             return
         account = self._known()
-        environment = {"HOME": account.home, "USER": account.name, "LOGNAME": account.name, **self._env}
+        environment = {"HOME": account.home, "PWD": self._cwd, "USER": account.name, "LOGNAME": account.name}
         prefix = self._image.enter("agent", account, self._image.workdir or account.home)
-        self._enter(prefix, environment)
+        self._enter(prefix, {**environment, **self._env})
         self._entered = True
 
     def _known(self) -> Account:
@@ -341,7 +349,7 @@ def _inner(disk: str, *more: str) -> list[str]:
     arguments = [*_namespaces(), "--uid", _UID, "--gid", _UID, *_system(), *_devices(disk)]
     arguments += ["--ro-bind", "/etc", "/etc", "--dir", "/run", "--dir", "/var", "--symlink", "/tmp", "/var/tmp"]
     arguments += ["--dir", "/home", "--chmod", "0755", "/home", "--bind", HOME, HOME, "--bind", "/tmp", "/tmp"]
-    return [*arguments, *more, "--remount-ro", "/", "--chdir", HOME]
+    return [*arguments, *more, "--remount-ro", "/", "--chdir", "/"]  # the shell goes on to a home that can be entered
 
 
 def _namespaces() -> list[str]:

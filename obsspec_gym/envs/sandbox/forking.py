@@ -22,13 +22,16 @@ from obsspec_gym.errors import SandboxError
 _COPY_SECONDS = 120.0
 
 _ROOT = "as_root=; ((EUID)) && unshare -r true 2>/dev/null && as_root='unshare -r'; "
+# By these an overlay knows that a directory hides the one below.
+_ATTRIBUTES = "--xattrs --xattrs-include=user.overlay.*"
 # Standard output is the archive's; what tar has to say is kept for whoever asks.
 _PACK = (
-    "{{ said=$($as_root tar --format=posix --pax-option=delete=atime,delete=ctime --sparse --numeric-owner -cf - "
-    "-C {base} -- {names} 2>&1 >&9 9>&-); }} 9>&1"
+    f"{{{{ said=$($as_root tar --format=posix --pax-option=delete=atime,delete=ctime --sparse {_ATTRIBUTES} "
+    "--numeric-owner -cf - -C {base} -- {names} 2>&1 >&9 9>&-); }} 9>&1"
 )
 _UNPACK = (
-    "$as_root tar --numeric-owner --same-owner -xpf - -C {base} <&{fd}; status=$?; exec {fd}<&-; "
+    f"$as_root tar --numeric-owner --same-owner {_ATTRIBUTES} "
+    "-xpf - -C {base} <&{fd}; status=$?; exec {fd}<&-; "
     "\\builtin test $status -eq 0"
 )
 _CHANGED = 1  # tar's exit status where a file changed, or went, while it was read

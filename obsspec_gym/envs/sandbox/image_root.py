@@ -4,7 +4,7 @@ The outer layer's supervisor (with this machine's programs, never the image's, w
 an overlay: the tree below, read-only; above it one file system in memory, bounded in size and in number of files.
 Inner layers have the overlay as their root. There is one user only: who is called root or agent inside is the same to
 the kernel, so files cannot be given away. Whoever is not root finds ``/``, ``/usr``, ``/etc`` and ``/boot`` read-only
-and may write in every other directory.
+and ``/root`` empty, and may write in every other directory.
 """
 
 from __future__ import annotations
@@ -24,6 +24,12 @@ ASIDE = "/.obsspec"
 _MIB = 2**20
 _LOWER, _LAYER, _ROOT = "/lower", "/layer", "/image"
 _ENTER = "/supervisor/enter"
+_CAPABILITIES = "CHOWN DAC_OVERRIDE DAC_READ_SEARCH FOWNER FSETID KILL SETGID SETUID SETPCAP"
+_LAYERS = f"lowerdir={_LOWER},upperdir={_LAYER}/upper,workdir={_LAYER}/work,userxattr"
+_MOUNT = (
+    f"mount -t overlay -o {_LAYERS} overlay {_ROOT} || "
+    "{ echo 'this kernel refuses the overlay that an image needs'; false; }"
+)
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(:[A-Za-z0-9_][A-Za-z0-9_.-]*)?")
 
 # Arguments: ROLE UID GID WORKDIR COMMAND... The words for bwrap go through a file: they do not show in the agent's
@@ -34,7 +40,10 @@ shift 4
 shopt -s nullglob dotglob
 words=({fixed} --uid "$uid" --gid "$gid")
 rm -rf --one-file-system {root}{aside}
-[[ $role == agent ]] || mkdir -m 755 {root}{aside}
+if [[ $role == aside ]]; then
+    mkdir -m 755 {root}{aside}
+    for capability in {capabilities}; do words+=(--cap-add "CAP_$capability"); done
+fi
 if [[ $uid == 0 ]]; then
     words+=(--bind {root} /)
 else
@@ -43,6 +52,7 @@ else
         name=${{path#{root}/}}
         [[ -L $path || ! -d $path ]] && continue
         case $name in
+            root) [[ $workdir/ == /root/* ]] || words+=(--size 4096 --perms 0000 --tmpfs /root --remount-ro /root) ;;
             usr | bin | sbin | lib* | etc | boot | proc | sys | dev | {aside_name}) ;;
             *) words+=(--bind "$path" "/$name") ;;
         esac
@@ -50,7 +60,7 @@ else
     [[ $(realpath -e "{root}$workdir" 2>/dev/null) == "{root}$workdir" && $workdir == /*/* ]] &&
         words+=(--bind "{root}$workdir" "$workdir")
 fi
-[[ $role == agent ]] || words+=(--ro-bind {aside} {aside})
+[[ $role != aside ]] || words+=(--ro-bind {aside} {aside})
 words+=({mounts})
 printf '%s\0' "${{words[@]}}" >{arguments}
 exec {program} --args 9 9<{arguments} -- "$@"
@@ -129,16 +139,16 @@ class ImageRoot:
             program=program,
             root=_ROOT,
             aside=ASIDE,
+            capabilities=_CAPABILITIES,
             aside_name=ASIDE.lstrip("/"),
             arguments="/supervisor/arguments/entered",
         )
         size = f"size={self.disk_mib * _MIB},nr_inodes={self.disk_mib * 1024},mode=755"
-        layers = f"lowerdir={_LOWER},upperdir={_LAYER}/upper,workdir={_LAYER}/work,userxattr"
         lines = [
             f"mount -t tmpfs -o {size} layer {_LAYER}",
             f"mkdir {_LAYER}/upper {_LAYER}/work",
             f"chmod --reference={_LOWER} {_LAYER}/upper",
-            f"mount -t overlay -o {layers} overlay {_ROOT}",
+            _MOUNT,
             f"mkdir -p {_ROOT}/proc {_ROOT}/dev {_ROOT}/tmp",
             f"printf %s {shlex.quote(script)} >{_ENTER}",
         ]
@@ -180,6 +190,14 @@ class ImageRoot:
         if user.isdigit() and (not group or group.isdigit()):
             return Account(user, int(user), int(group or user), "/")
         raise SandboxError(f"there is no user {self.user!r} in the image")
+
+    def unmount(self) -> str:
+        """Bash that takes the root away, so that what was written can be exchanged below."""
+        return f"umount {_ROOT}"
+
+    def mount(self) -> str:
+        """Bash that brings it back."""
+        return _MOUNT
 
     def outside(self, path: str) -> str:
         """Where the supervisor sees a path of the image."""
