@@ -7,16 +7,19 @@ export HF_HUB_OFFLINE ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check format image pair clean
+.PHONY: help demo test test-docker check format image pair clean
 
 help: ## Show what can be made.
-	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
 demo: $(VENV)/.demo ## Watch a small agent solve shell tasks, sequentially and with observation speculation.
 	$(BIN)/obsspec demo --out runs/demo
 
 test: $(VENV)/.dev ## Run the test suite.
 	$(BIN)/python -m pytest
+
+test-docker: $(VENV)/.dev ## Run the Docker tests with a daemon of their own (as root; installs docker.io if missing).
+	tests/docker/run
 
 check: $(VENV)/.dev ## Lint, check types and imports.
 	$(BIN)/ruff check .
