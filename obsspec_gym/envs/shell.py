@@ -7,22 +7,27 @@ takes it back to reading its next line, with its variables, functions and direct
 - **Script** (its standard input): one line a command, the command quoted and run by ``eval`` with empty standard
   input and with standard output and error on the output pipe, then one line that reports; so nothing a command leaves
   open (quotes, loops, here-documents) reaches over its end.
-- **Status**: ``NUL id NUL exit-status NUL directory LF NUL`` for each report.
+- **Status**: for each report ``NUL r id NUL exit-status NUL options NUL directory LF NUL LF``. Each command has an
+  id of its own that nobody can have known before.
 - **Output**: what the command prints. When a report is in, we send a nonce that nobody can have known and that bash
   prints on this pipe: what came before is the command's output, whatever it looks like.
 
 While a command runs, bash keeps its own ends of the pipes under descriptors that are closed on exec: no program it
-starts can write on them by accident. A command that searches ``/proc/$$/fd`` can: it would forge what it sees itself,
-nothing else. Redirections made with ``exec`` last for one command. What a background job prints later is part of the
-next command's output, as on a terminal.
+starts inherits them. The shell is the agent's own all the same: what it runs itself (builtins, subshells) can find
+them (programs cannot where script and status are sockets: nobody can open those by their name in ``/proc/$$/fd``). It
+would forge, take or break what this agent sees itself, nothing else: reports are read strictly, and a shell that no
+longer answers is replaced. Redirections made with ``exec`` last for one command. What a background job prints later is
+part of the next command's output, as on a terminal.
 
 At its timeout a command is stopped in steps, each with a little time to take effect: SIGINT to what it started and to
-the shell; SIGKILL to what it started; the end of the shell. What had been running before it is left alone.
+the shell; SIGKILL to what it started; the end of the shell. What had been running before it is left alone. All of that
+takes less than two seconds, unless the kernel cannot end a process.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import secrets
 import select
 import shlex
@@ -35,18 +40,40 @@ from obsspec_gym.envs.execution import Deadline, End, Execution, ShellResult, fi
 COMMAND = ("bash", "--noprofile", "--norc", "--noediting", "-i")
 """What to start, with the script pipe as its standard input, output and status pipe as its output and error."""
 
+
+def _escaped(command: str) -> str:
+    """A command as one word of bash, in which parameters are expanded all the same."""
+    return "".join(f"\\{c}" if c in " \\>&" else c for c in command)
+
+
 _OPEN = (
     "exec 201>&1 202>&2 >/dev/null 2>&1; set +o history; set +H +m; shopt -s execfail; PS1= PS2=; "
-    "unset MAILCHECK HISTFILE; cd -- {cwd}; unset OLDPWD\n"
+    "unset MAILCHECK HISTFILE; history -c; cd -- {cwd} || cd; unset OLDPWD\n"
 )
 _RUN = "{{ \\builtin . /dev/fd/203 203<<<{command}; }} </dev/null >&201 2>&1 201>&- 202>&-\n"
-_REPORT = "\\builtin printf '\\0r%s\\0%s\\0' {id} \"$?\" >&202; \\builtin pwd >&202; \\builtin printf '\\0' >&202\n"
-_MARK = "\\builtin printf '%s' {nonce} >&201\n"
+# A restricted shell (set -r) sources nothing; eval differs in line numbers and in what return does.
+_RUN_RESTRICTED = "{{ \\builtin eval {command}; }} </dev/null >&201 2>&1 201>&- 202>&-\n"
+# Neither of the next two lines has a quote or a brace. Bash 5.2 that was left in an unfinished ``$(`` writes before the
+# beginning of its stack of open quotes (and aborts some commands later) until a mistake of syntax empties that stack:
+# the mark begins with one. Exit status and options travel in a here-string, which no separators (IFS) can split.
+_TELL = r"\builtin printf \\0r%s\\0%s\\0%s\\0 {id} {status} $- >&202"
+_REPORT = (
+    f"\\builtin . /dev/fd/203 203<<<{_escaped(_TELL.replace('{status}', '$?'))} || "
+    f"\\builtin eval {_escaped(_TELL.replace('{status}', '0'))}; "  # the command that made the shell a restricted one
+    "\\builtin pwd >&202; \\builtin printf \\\\0\\\\n >&202\n"
+)
+_REPORT_RESTRICTED = (
+    f"\\builtin eval {_escaped(_TELL.replace('{status}', '$?'))}; "
+    "\\builtin pwd >&202; \\builtin printf \\\\0\\\\n >&202\n"
+)
+_REPORTED = rb"\0r%b\0(\d{1,3})\0(\w*)\0([^\0]*)\0\n"
+_MARK = ")\n\\builtin printf %s {nonce} >&201\n"
 
 _CHUNK = 65_536
-_STEP_SECONDS = (0.5, 1.0)  # for SIGINT, for SIGKILL to take effect
+_STATUS_BYTES = 1_048_576  # of a report, whose directory may be long, and of what somebody else wrote beside it
+_STEP_SECONDS = (0.5, 0.8)  # for SIGINT, for SIGKILL to take effect
 _STEP_REPEAT = 0.05
-_MARK_SECONDS = 5.0
+_GRACE_SECONDS = 1.8  # after the timeout, for everything
 _LAST_WORDS_SECONDS = 0.1
 
 
@@ -109,6 +136,8 @@ class ShellPipes:
         """What is there now of output and status, up to a chunk; takes out of ``ready`` what has only hung up."""
         output = _read(self.output) if self.output in ready else b""
         status = _read(self.status) if self.status in ready else b""
+        if not status:
+            ready.discard(self.status)  # a socket's way of hanging up
         return output, status
 
 
@@ -128,7 +157,8 @@ class Shell:
         self._late = b""
         self._status = b""
         self._unsent = b""
-        self._reports = 0
+        self._id = b""
+        self._restricted = False
         self._ended = False
 
     @property
@@ -145,11 +175,11 @@ class Shell:
         """Makes the bash ready; returns its directory, or None when it does not answer in time.
 
         Args:
-            cwd: Where it shall begin; where it cannot, it stays where it was started.
+            cwd: Where it shall begin; where it cannot, at home, and otherwise where it was started.
             timeout: Seconds.
         """
         self._unsent += os.fsencode(_OPEN.format(cwd=shlex.quote(cwd)))
-        self._ask()
+        self._begin()
         report = finish(self._report(Deadline(timeout)))
         return report[1] if report else None
 
@@ -160,8 +190,9 @@ class Shell:
     def execute(self, command: str, timeout: float) -> Execution:
         """Starts a command, which is to be brought to its end before the next one; see :meth:`run`."""
         earlier = self._process.running()
-        self._unsent += os.fsencode(_RUN.format(command=shlex.quote(command)))
-        self._ask()
+        line = _RUN_RESTRICTED if self._restricted else _RUN
+        self._unsent += os.fsencode(line.format(command=shlex.quote(command)))
+        self._begin()
         self._send()
         deadline = Deadline(timeout)
         return Execution(self._steps(deadline, earlier), deadline, self._limit)
@@ -172,9 +203,10 @@ class Shell:
         yield late
         report = yield from self._report(deadline)
         timed_out = report is None and not self._ended
+        last = Deadline(max(0.0, deadline.left()) + _GRACE_SECONDS)
         if timed_out:
             report = yield from self._stop(earlier)
-        cwd = report[1] if report and (yield from self._mark()) else None
+        cwd = report[1] if report and (yield from self._mark(last)) else None
         exit_code = report[0] if report else None
         if cwd is None:
             status = yield from self._end()
@@ -194,11 +226,11 @@ class Shell:
                     return report
         return None
 
-    def _mark(self) -> Generator[bytes, None, bool]:
+    def _mark(self, deadline: Deadline) -> Generator[bytes, None, bool]:
         """Reads the output to the point where the command ended; False when that cannot be told."""
         nonce = secrets.token_hex(16).encode()
         self._unsent += os.fsencode(_MARK.format(nonce=nonce.decode()))
-        late = yield from until_mark(self._pump(Deadline(_MARK_SECONDS)), nonce)
+        late = yield from until_mark(self._pump(deadline), nonce)
         self._late = late or b""
         return late is not None
 
@@ -210,19 +242,25 @@ class Shell:
             yield data
         return status
 
+    def _begin(self) -> None:
+        """Asks for the report on what was sent before."""
+        self._id = secrets.token_hex(8).encode()
+        self._status = b""
+        self._ask()
+
     def _ask(self) -> None:
-        self._reports += 1
-        self._unsent += _REPORT.format(id=self._reports).encode()
+        line = _REPORT_RESTRICTED if self._restricted else _REPORT
+        self._unsent += line.format(id=self._id.decode()).encode()
 
     def _report(self, deadline: Deadline) -> Generator[bytes, None, tuple[int, str] | None]:
-        """Exit status and directory from the report asked for last; None at the deadline or the shell's end."""
-        begin = b"\0r%d\0" % self._reports
+        """Exit status and directory from the report that was asked for; None at the deadline or the shell's end."""
+        reported = re.compile(_REPORTED % self._id)
         for data in self._pump(deadline):
             yield data
-            fields = self._status.partition(begin)[2].split(b"\0")
-            if len(fields) >= 3:
-                self._status = b""
-                return int(fields[0]), os.fsdecode(fields[1].removesuffix(b"\n"))
+            if report := reported.search(self._status):
+                code, options, cwd = report.groups()
+                self._restricted = b"r" in options
+                return int(code), os.fsdecode(cwd.removesuffix(b"\n"))
         return None
 
     def _pump(self, deadline: Deadline) -> Iterator[bytes]:
@@ -246,7 +284,7 @@ class Shell:
             if self._unsent:
                 poll.unregister(pipes.script)
             output, said = pipes.receive(ready)
-            self._status = (self._status + said)[-_CHUNK:]
+            self._status = (self._status + said)[-_STATUS_BYTES:]
             # What it said before it ended still counts; but somebody else may hold its output and go on.
             if ending is None and self._process.fileno() in ready:
                 ending = Deadline(_LAST_WORDS_SECONDS)
@@ -260,7 +298,7 @@ class Shell:
                 self._unsent = self._unsent[os.write(self._pipes.script, self._unsent) :]
             except BlockingIOError:
                 return
-            except BrokenPipeError:  # the end of the shell is seen on its own descriptor
+            except ConnectionError:  # the end of the shell is seen on its own descriptor
                 self._unsent = b""
 
 

@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import os
 import select
+import socket
 from dataclasses import dataclass
 
 from obsspec_gym.envs.shell import ShellPipes
@@ -22,11 +23,16 @@ class PipeSet:
     def shell(self, *, passed: bool = False) -> tuple[ShellPipes, tuple[int, int, int]]:
         """Pipes for one shell: our ends, and its script, output and status ends.
 
+        Script and status are sockets of one direction each: other than a pipe, nobody can open one by its name in
+        /proc. The output must be a pipe: programs open theirs by name (``/dev/stderr``), whoever they run as.
+
         Args:
             passed: Whether the shell's ends keep their numbers in the process that inherits them, which then
                 must be high.
         """
-        script, output, status = (self._pipe() for _ in range(3))
+        output = self._pipe()
+        os.fchmod(output[1], 0o666)
+        script, status = self._socket(), self._socket()
         for fd in (script[1], output[0], status[0]):
             os.set_blocking(fd, False)
         theirs = (script[0], output[1], status[1])
@@ -55,6 +61,16 @@ class PipeSet:
     def _pipe(self) -> tuple[int, int]:
         ends = os.pipe()
         self._open.update(ends)
+        return ends
+
+    def _socket(self) -> tuple[int, int]:
+        """As :meth:`_pipe`: the end that reads, and the one that writes."""
+        reader, writer = socket.socketpair()
+        with reader, writer:
+            reader.shutdown(socket.SHUT_WR)
+            writer.shutdown(socket.SHUT_RD)
+            ends = reader.detach(), writer.detach()
+            self._open.update(ends)
         return ends
 
     def _raise(self, fd: int) -> int:
