@@ -200,13 +200,15 @@ copy() {
   local from=$work/context/$5 to=$4
   if [ -d "$from" ]; then
     mkdir -p "$to" && cp -r --preserve=mode,timestamps "$from/." "$to" || fail "$1" "could not copy to $4"
+    copied() { (cd "$from" && find . -mindepth 1 -print0) | (cd "$to" && PATH=$work/bin:$PATH xargs -0 -r "$@"); }
   else
     case $to in */) mkdir -p "$to" ;; *) mkdir -p "$(dirname "$to")" ;; esac
     [ ! -d "$to" ] || to=${to%/}/${5##*/}
     cp --preserve=mode,timestamps "$from" "$to" || fail "$1" "could not copy to $4"
+    copied() { PATH=$work/bin:$PATH "$@" "$to"; }
   fi
-  [ -z "$2" ] || PATH=$work/bin:$PATH chown -R "$2" "$to" || fail "$1" "could not give $4 to $2"
-  [ -z "$3" ] || chmod -R "$3" "$to" || fail "$1" "could not set the mode of $4"
+  [ -z "$2" ] || copied chown -h "$2" || fail "$1" "could not give $4 to $2"
+  [ -z "$3" ] || copied chmod "$3" || fail "$1" "could not set the mode of $4"
 }
 
 # LINE OWNER MODE DESTINATION SOURCE

@@ -118,7 +118,8 @@ class _Interpreter:
         keyword, line, flags = instruction.keyword, instruction.line, dict(instruction.flags)
         if unknown := sorted(flags.keys() - {"chown", "chmod", "link"}):
             raise DockerfileError(line, f"{keyword} --{unknown[0]} is not supported")
-        words = instruction.words or [self._expand(word, line) for word in split_words(instruction.text, line)]
+        words = [self._expand(word, line, quotes=False) for word in instruction.words or ()]
+        words = words or [self._expand(word, line) for word in split_words(instruction.text, line)]
         if len(words) < 2:
             raise DockerfileError(line, f"{keyword} needs a source and a destination")
         *sources, destination = words
@@ -170,10 +171,10 @@ class _Interpreter:
         if not words:
             raise DockerfileError(line, f"{instruction.keyword} needs a name and a value")
         if "=" not in words[0]:  # the old form: a name, and the rest of the line
-            name, _, value = instruction.text.partition(" ")
-            if not value.strip():
+            name, *value = instruction.text.split(maxsplit=1)
+            if not value:
                 raise DockerfileError(line, f"ENV {name} has no value")
-            return {_variable(name, line): self._expand(value.strip(), line)}
+            return {_variable(name, line): self._expand(value[0], line)}
         assigned = {}
         for word in words:
             name, equals, value = word.partition("=")
