@@ -18,6 +18,7 @@ _MODULES = {
     "lossless": "obsspec_gym.benchmarks.lossless",
     "overhead": "obsspec_gym.benchmarks.overhead",
     "overlap": "obsspec_gym.benchmarks.overlap",
+    "sandbox": "obsspec_gym.benchmarks.sandbox",
 }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -37,8 +38,36 @@ def test_overhead_measures_both_kinds_of_vector_environments() -> None:
     assert result["import_brings_torch"] is False
 
 
+def test_sandboxes_are_measured_beside_the_plain_way() -> None:
+    result = small("sandbox", repeats=2, commands=3, many=2, kinds="bubblewrap,local")
+    for kind in ("bubblewrap", "local"):
+        measured = result[kind]
+        if "reason" in measured:
+            assert measured["round_trip_ms"] is measured["start_ms"] is measured["fork_ms"] is None
+            continue
+        assert {name: spread["repeats"] for name, spread in measured["spread"].items()} == {
+            "start_ms": 2,
+            "fork_ms": 2,
+            "round_trip_ms": 6,
+        }
+        for name, spread in measured["spread"].items():
+            assert spread["low"] <= measured[name] == spread["median"] <= spread["high"]
+    assert result["subprocess_ms"]["repeats"] == 10
+    assert result["docker_exec_ms"] is None
+
+
+def test_a_sandbox_that_cannot_be_had_is_told_with_the_reason(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/none.sock")
+    result = small("sandbox", repeats=1, commands=1, many=0, kinds="docker")
+    assert result["docker"]["round_trip_ms"] is None
+    assert "docker" in result["docker"]["reason"].lower()
+    assert result["docker_exec_ms"] is None
+
+
 def test_bad_options_are_one_sentence() -> None:
-    with pytest.raises(InvalidArgumentError, match="benchmark must be one of lossless, overhead, overlap, got 'speed'"):
+    with pytest.raises(
+        InvalidArgumentError, match="benchmark must be one of lossless, overhead, overlap, sandbox, got 'speed'"
+    ):
         run("speed", full=False, options={}, report=print)
     with pytest.raises(InvalidArgumentError, match="options of benchmark 'lossless' are dtype, seed, turns, got size"):
         run("lossless", full=False, options={"size": 3}, report=print)
@@ -46,4 +75,4 @@ def test_bad_options_are_one_sentence() -> None:
         run("lossless", full=False, options={"turns": "many"}, report=print)
     with pytest.raises(InvalidArgumentError, match="turns must be >= 1, got 0"):
         run("lossless", full=False, options={"turns": 0}, report=print)
-    assert names() == ["lossless", "overhead", "overlap"]
+    assert names() == ["lossless", "overhead", "overlap", "sandbox"]

@@ -79,20 +79,13 @@ class FakeSandbox:
 
     def stream(self, command: str, timeout: float = 30.0) -> CommandStream:
         """Byte by byte."""
-        pieces = self._pieces(command, timeout)
-        return CommandStream(lambda: next(pieces), lambda: _result(b"", exit_code=None), lambda: None)
+        return CommandStream(_Streamed(self, command, timeout))
 
     def fork(self) -> FakeSandbox:
         twin = type(self)()
         twin.files.update(self.files)
         twin.start()
         return twin
-
-    def _pieces(self, command: str, timeout: float) -> Iterator[bytes | CommandResult]:
-        result = self.run(command, timeout)
-        for byte in result.output:
-            yield bytes([byte])
-        yield result
 
     def verify(
         self, script: str, files: Mapping[str, str | bytes], env: Mapping[str, str], timeout: float = 60.0
@@ -107,6 +100,30 @@ class FakeSandbox:
         self._end.set()
         with self.lock:
             type(self).closed += first
+
+
+class _Streamed:
+    """A fake's command, which runs when it is first read."""
+
+    def __init__(self, sandbox: FakeSandbox, command: str, timeout: float) -> None:
+        self.result: CommandResult | None = None
+        self._pieces = self._run(sandbox, command, timeout)
+
+    def read(self) -> bytes | None:
+        return next(self._pieces, None)
+
+    def stop(self) -> None:
+        for _ in self._pieces:
+            pass
+
+    def abandon(self) -> None:
+        pass
+
+    def _run(self, sandbox: FakeSandbox, command: str, timeout: float) -> Iterator[bytes]:
+        result = sandbox.run(command, timeout)
+        for byte in result.output:
+            yield bytes([byte])
+        self.result = result
 
 
 class UnavailableSandbox(FakeSandbox):

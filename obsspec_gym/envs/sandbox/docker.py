@@ -110,6 +110,11 @@ class DockerSandbox(SupervisedSandbox):
         """The agent's first working directory, as seen inside; its home, unless it was given."""
         return (self._machine.workdir if self._machine else None) or self.home
 
+    @property
+    def container(self) -> str:
+        """The name of its container, for Docker's own tools; empty before the start."""
+        return self._container.name
+
     def provision(
         self,
         script: str,

@@ -5,11 +5,32 @@ from __future__ import annotations
 import codecs
 import contextlib
 import weakref
-from collections.abc import Callable
 from types import TracebackType
+from typing import Protocol
 
 from obsspec_gym.envs.sandbox.base import CommandResult
 from obsspec_gym.errors import ClosedError, InvalidArgumentError, SandboxError
+
+
+class StreamedCommand(Protocol):
+    """A command under way, as its sandbox sees it."""
+
+    @property
+    def result(self) -> CommandResult | None:
+        """What it did, once it has ended."""
+        ...
+
+    def read(self) -> bytes | None:
+        """The next bytes it prints; None when it has ended, and :attr:`result` is there."""
+        ...
+
+    def stop(self) -> None:
+        """Stops it as its timeout would; :attr:`result` is there then."""
+        ...
+
+    def abandon(self) -> None:
+        """Stops it if that is still needed; never raises, and never waits for another thread."""
+        ...
 
 
 class CommandStream:
@@ -23,9 +44,7 @@ class CommandStream:
     timeout would. Like its sandbox, a stream is for one thread at a time.
 
     Args:
-        read: The next bytes, or the result when there are no more.
-        stop: Stops the command and returns the result.
-        abandon: Stops the command if that is still needed; called when nobody refers to this any more.
+        command: The command; does not refer to this.
 
     Example:
         >>> from obsspec_gym.envs.sandbox import make_sandbox
@@ -41,30 +60,21 @@ class CommandStream:
         >>> sandbox.close()
     """
 
-    def __init__(
-        self,
-        read: Callable[[], bytes | CommandResult],
-        stop: Callable[[], CommandResult],
-        abandon: Callable[[], None],
-    ) -> None:
-        self._read = read
-        self._stop = stop
+    def __init__(self, command: StreamedCommand) -> None:
+        self._command = command
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        self._result: CommandResult | None = None
-        self._finalizer = weakref.finalize(self, abandon)
+        self._ended = False
+        self._finalizer = weakref.finalize(self, command.abandon)
         self._finalizer.atexit = False  # sandboxes end what is left then
 
     def __iter__(self) -> CommandStream:
         return self
 
     def __next__(self) -> str:
-        while self._result is None:
-            got = self._read()
-            if isinstance(got, CommandResult):
-                self._settle(got)
-                text = self._decoder.decode(b"", True)
-            else:
-                text = self._decoder.decode(got)
+        while not self._ended:
+            piece = self._command.read()
+            self._ended = piece is None
+            text = self._decoder.decode(piece or b"", self._ended)
             if text:
                 return text
         raise StopIteration
@@ -84,9 +94,9 @@ class CommandStream:
         Raises:
             InvalidArgumentError: If that is not known yet.
         """
-        if self._result is None:
+        if (result := self._command.result) is None:
             raise InvalidArgumentError("the command has no result yet: read to the end, finish() or close() first")
-        return self._result
+        return result
 
     def finish(self) -> CommandResult:
         """Waits for the end of the command, passing over its output; returns its result.
@@ -101,10 +111,6 @@ class CommandStream:
 
     def close(self) -> None:
         """Stops the command if it still runs. Idempotent; a sandbox that is closed or broken is no error here."""
-        if self._result is None:
-            with contextlib.suppress(SandboxError, ClosedError):
-                self._settle(self._stop())
-
-    def _settle(self, result: CommandResult) -> None:
-        self._result = result
-        self._finalizer.detach()
+        self._ended = True
+        with contextlib.suppress(SandboxError, ClosedError):
+            self._command.stop()

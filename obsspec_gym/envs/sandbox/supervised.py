@@ -130,7 +130,9 @@ class SupervisedSandbox(ABC):
                     self._enter_agent()
             except BaseException:
                 self._resources.release()
-                self._closed.set()
+                if not self._closed.is_set():  # or else whoever closed it is to blame
+                    self._layers = None
+                    self._closed.set()
                 raise
 
     def write(self, files: Mapping[str, str | bytes]) -> None:
@@ -152,11 +154,7 @@ class SupervisedSandbox(ABC):
         check_timeout(timeout)
         with self._alone():
             launched = self._streamed = self._launch(command, timeout)
-        return CommandStream(
-            functools.partial(self._read, launched),
-            functools.partial(self._stop, launched),
-            functools.partial(self._abandon, launched),
-        )
+        return CommandStream(_Streamed(self, launched))
 
     def verify(
         self, script: str, files: Mapping[str, str | bytes], env: Mapping[str, str], timeout: float = 60.0
@@ -249,10 +247,10 @@ class SupervisedSandbox(ABC):
         )
         return command.result
 
-    def _read(self, command: _Command) -> bytes | CommandResult:
-        """What a streamed command printed next, or its result."""
+    def _read(self, command: _Command) -> bytes | None:
+        """What a streamed command printed next; None when it has ended."""
         if command.result is not None:
-            return command.result
+            return None
         with self._alone(command):
             self._require(command)
             try:
@@ -260,17 +258,18 @@ class SupervisedSandbox(ABC):
             except BaseException:
                 self._streamed = None  # where the shell is now, nobody knows: the next call replaces it
                 raise
-            return self._stop(command) if piece is None else piece
+            if piece is None:
+                self._stop(command)
+            return piece
 
-    def _stop(self, command: _Command) -> CommandResult:
-        """The result of a streamed command, which is stopped if it has not ended."""
-        if command.result is not None:
-            return command.result
-        with self._alone(command):
-            self._require(command)
-            self._streamed = None
-            command.execution.expire()
-            return self._finish(command)
+    def _stop(self, command: _Command) -> None:
+        """Waits for the end of a streamed command, which is stopped if it still runs."""
+        if command.result is None:
+            with self._alone(command):
+                self._require(command)
+                self._streamed = None
+                command.execution.expire()
+                self._finish(command)
 
     def _require(self, command: _Command) -> None:
         if self._streamed is not command:
@@ -398,6 +397,27 @@ class SupervisedSandbox(ABC):
     def _lay(self, archive: bytes, where: str) -> None:
         text = base64.b64encode(archive).decode()
         self._supervise(f"printf %s {text} | base64 -d | tar -xzp --no-same-owner -C {where}", _LAY_SECONDS)
+
+
+@dataclass(frozen=True, eq=False)
+class _Streamed:
+    """A command under way for who reads its output; see :class:`obsspec_gym.envs.sandbox.stream.StreamedCommand`."""
+
+    sandbox: SupervisedSandbox
+    command: _Command
+
+    @property
+    def result(self) -> CommandResult | None:
+        return self.command.result
+
+    def read(self) -> bytes | None:
+        return self.sandbox._read(self.command)
+
+    def stop(self) -> None:
+        self.sandbox._stop(self.command)
+
+    def abandon(self) -> None:
+        self.sandbox._abandon(self.command)
 
 
 def supervise(supervisor: Shell, command: str, timeout: float = _WORK_SECONDS) -> str:
