@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import shlex
 import shutil
 import signal
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from pathlib import Path
 
 from obsspec_gym.envs.images import apt
@@ -25,6 +26,7 @@ INSTALL = "apt-get install -y --no-install-recommends mmdebstrap"
 
 _MERGED = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")  # what are links into /usr
 _STAGE = "/mnt/stage"
+_WORK = ".building-"
 
 # What the script of a definition must not need to know: the database that dpkg-query reads, and times that are fixed.
 _CONFIGURE = f"""
@@ -94,16 +96,42 @@ def _check_machine() -> None:
 @contextlib.contextmanager
 def _workshop(beside: Path) -> Iterator[Path]:
     """A directory of the user's who sandboxes are started as; everything in it is removed in the end."""
-    work = Path(tempfile.mkdtemp(prefix=".building-", dir=beside))
-    try:
+    for left in beside.glob(f"{_WORK}*"):
+        with _locked(left) as nobody_works_there:
+            if nobody_works_there:  # its build was killed
+                shutil.rmtree(left, ignore_errors=True)
+    work = Path(tempfile.mkdtemp(prefix=_WORK, dir=beside))
+    with _locked(work), _removed(work):
         for path in (work, work / "tmp", work / "stage"):
             path.mkdir(exist_ok=True)
             path.chmod(0o755)
             if os.geteuid() == 0:
                 os.chown(path, sandbox_uid(), sandbox_uid())
         yield work
+
+
+@contextlib.contextmanager
+def _locked(directory: Path) -> Iterator[bool]:
+    """Whether a directory could be locked; it is until the end, or until the end of this process."""
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            locked = False
+        else:
+            locked = True
+        yield locked
     finally:
-        shutil.rmtree(work, ignore_errors=True)
+        os.close(descriptor)
+
+
+@contextlib.contextmanager
+def _removed(directory: Path) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
 
 
 def _extract(packages: Sequence[str], work: Path, tree: Path, say: Say) -> None:
@@ -118,10 +146,11 @@ def _extract(packages: Sequence[str], work: Path, tree: Path, say: Say) -> None:
     command += [f"--include={','.join(packages)}", "", str(tree)]
     command += [str(work / name) for name in ("archive.list", "archive.sources") if (work / name).exists()]
     said: list[str] = []
-    for line in _run([*bubblewrap_command()[:-1], *command], work):
-        said.append(line)
-        if line.startswith("I: ") and not line.startswith(("I: skipping", "I: running --", "I: success")):
-            say(line.removeprefix("I: ").rstrip("."))
+    with contextlib.closing(_run([*bubblewrap_command()[:-1], *command], work)) as lines:
+        for line in lines:
+            said.append(line)
+            if line.startswith("I: ") and not line.startswith(("I: skipping", "I: running --", "I: success")):
+                say(line.removeprefix("I: ").rstrip("."))
     if not (tree / "usr/bin").is_dir() or not list((tree / "var/cache/apt/archives").glob("*.deb")):
         raise SandboxError(f"mmdebstrap could not fetch the packages: {_last(said)}")
 
@@ -171,7 +200,7 @@ def _appear(tree: Path, target: Path) -> None:
     os.rename(tree, target)
 
 
-def _run(command: Sequence[str], work: Path) -> Iterator[str]:
+def _run(command: Sequence[str], work: Path) -> Generator[str, None, None]:
     """Runs a command; yields the lines it prints. It ends with us, and everything it started ends with it."""
     environment = {"PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C.UTF-8"}
     environment |= {name: value for name, value in os.environ.items() if name.lower().endswith("_proxy")}

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from obsspec_gym.cli import main
-from obsspec_gym.envs.images import Definition, apt, build_image, find_definition, image_tar, image_tree
+from obsspec_gym.envs.images import Definition, apt, build, build_image, find_definition, image_tar, image_tree
 from obsspec_gym.envs.images.cache import cache_directory, cached
 from obsspec_gym.envs.sandbox.bubblewrap import bubblewrap_available, sandbox_uid
 from obsspec_gym.errors import InvalidArgumentError, SandboxError, SandboxUnavailableError
@@ -150,6 +150,16 @@ def test_an_interrupted_build_leaves_nothing(cache: Path, tmp_path: Path, mmdebs
         build_image(f"{definition.path}/", say=interrupt)
     assert os.listdir(cache) == ["pid"]
     assert not _alive(int((cache / "pid").read_text()))
+
+
+def test_what_a_killed_build_left_is_removed_and_a_running_one_is_left_alone(cache: Path, tmp_path: Path, mmdebstrap):
+    definition = define(tmp_path / "own")
+    mmdebstrap("exit 1")
+    (cache / ".building-killed/tree").mkdir(parents=True)
+    (cache / ".building-running").mkdir()
+    with build._locked(cache / ".building-running"), pytest.raises(SandboxError):
+        build_image(f"{definition.path}/")
+    assert os.listdir(cache) == [".building-running"]
 
 
 def _alive(pid: int) -> bool:
