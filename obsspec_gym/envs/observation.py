@@ -7,6 +7,7 @@ import re
 from dataclasses import dataclass
 from typing import ClassVar
 
+from obsspec_gym.envs.canonical import canonical
 from obsspec_gym.envs.sandbox.base import CommandResult
 from obsspec_gym.errors import InvalidArgumentError
 
@@ -14,6 +15,13 @@ _STATUS = re.compile(r"\[(exit \d+|timeout after [\d.e+-]+ s)(, shell restarted)
 _ELISION = re.compile(r"^\[\.\.\. ([1-9]\d*) bytes elided \.\.\.\]\n", re.MULTILINE)
 _REPLACEMENT = "\ufffd"
 _LONGEST = 4  # bytes of the longest UTF-8 character
+
+
+class _Version:
+    """Which version of the format a class, or an instance of it, writes."""
+
+    def __get__(self, instance: ObservationFormat | None, owner: type[ObservationFormat]) -> int:
+        return 2 if instance is not None and instance.canonical else 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +37,13 @@ class ObservationFormat:
     Of outputs longer than ``limit`` bytes the first and last ``limit // 2`` bytes are kept, cut at character
     boundaries, with a line between them that counts the bytes left out. The status line comes on top.
 
+    Version 2 is the canonical variant: in what is shown, dates, times, durations, hashes, process numbers and made-up
+    file names are masked (:mod:`obsspec_gym.envs.canonical`), so that two runs of the same commands look the same.
+    It is not for tasks that ask for such a thing.
+
     Attributes:
         limit: Bytes of output (as printed, before decoding) that are shown at most.
+        canonical: Whether to mask: version 2.
 
     Example:
         >>> result = CommandResult(b"hello", 5, 0, "/home/agent/src", 0.01)
@@ -40,8 +53,9 @@ class ObservationFormat:
     """
 
     limit: int = 10_000
+    canonical: bool = False
 
-    version: ClassVar[int] = 1
+    version: ClassVar[_Version] = _Version()
 
     def __post_init__(self) -> None:
         if self.limit < 2 * _LONGEST:
@@ -56,7 +70,7 @@ class ObservationFormat:
             timeout: The timeout it ran under, in seconds.
         """
         body = self._body(result.output, result.output_bytes)
-        return _line(body) + _status(result, home, timeout)
+        return _line(body) + _status(result, self._masked(_shorten(result.cwd, home)), timeout)
 
     @staticmethod
     def decoder() -> codecs.IncrementalDecoder:
@@ -70,7 +84,8 @@ class ObservationFormat:
         """Whether the observation of a command that has printed ``partial`` can still be ``predicted``.
 
         Never wrongly False. Exact, except that a replacement character (one to three bytes) is given the
-        benefit of the doubt. A prefix of what was printed may stand for all of it.
+        benefit of the doubt; with ``canonical``, a line that is not finished and what lies beyond a cut are given it
+        too. A prefix of what was printed may stand for all of it.
 
         Args:
             partial: What was printed so far, decoded by :meth:`decoder`, from the start and not truncated.
@@ -80,6 +95,8 @@ class ObservationFormat:
         if not _STATUS.fullmatch(status):
             return False
         body += newline
+        if self.canonical:
+            return self._may_become_canonical(partial, body)
         return self._may_be_whole(partial, body) or any(
             self._may_be_cut(partial, body[: elision.start()], int(elision[1]), body[elision.end() :])
             for elision in _ELISION.finditer(body)
@@ -87,7 +104,7 @@ class ObservationFormat:
 
     def _body(self, output: bytes, total: int) -> str:
         if total <= self.limit and total == len(output):
-            return output.decode("utf-8", "replace")
+            return self._masked(output.decode("utf-8", "replace"))
         # Where the sandbox kept less than was printed, its two halves meet in the middle.
         gap = len(output) // 2 if total > len(output) else 0
         half = min(self.limit, len(output)) // 2
@@ -95,7 +112,19 @@ class ObservationFormat:
         start = _next_character(output, len(output) - half, gap)
         elided = total - kept - (len(output) - start)
         tail = output[start:].decode("utf-8", "replace")
-        return f"{_line(head)}[... {elided} bytes elided ...]\n{tail}"
+        return f"{_line(self._masked(head))}[... {elided} bytes elided ...]\n{self._masked(tail)}"
+
+    def _masked(self, text: str) -> str:
+        return canonical(text) if self.canonical else text
+
+    def _may_become_canonical(self, partial: str, body: str) -> bool:
+        """What a finished line becomes is certain, where no cut can have gone through it."""
+        lines = partial[: partial.rfind("\n") + 1]
+        if _fewest_bytes(partial) <= self.limit and body.startswith(canonical(lines)):
+            return True
+        uncut = lines.encode("utf-8")[: self.limit // 2 - _LONGEST].decode("utf-8", "ignore")
+        head = canonical(uncut[: uncut.rfind("\n") + 1])
+        return any(body[: elision.start()].startswith(head) for elision in _ELISION.finditer(body))
 
     def _may_be_whole(self, partial: str, body: str) -> bool:
         return body.startswith(partial) and any(
@@ -124,10 +153,10 @@ def _unlined(line: str) -> tuple[str, ...]:
     return (line,)
 
 
-def _status(result: CommandResult, home: str, timeout: float) -> str:
+def _status(result: CommandResult, cwd: str, timeout: float) -> str:
     how = f"timeout after {timeout:g} s" if result.exit_code is None else f"exit {result.exit_code}"
     restarted = ", shell restarted" if result.restarted else ""
-    return f"[{how}{restarted}] {_shorten(result.cwd, home)}"
+    return f"[{how}{restarted}] {cwd}"
 
 
 def _shorten(cwd: str, home: str) -> str:
