@@ -36,7 +36,7 @@ Envs = Annotated[int, typer.Option(min=1, help="How many run at once.")]
 Depth = Annotated[int, typer.Option(min=0, help="Observations to speculate ahead; 0 for none.")]
 Breadth = Annotated[int, typer.Option(min=1, help="Alternative observations at each level.")]
 Latency = Annotated[str, typer.Option(help="Delay added to commands: none, remote, or lognormal:MEDIAN,SIGMA.")]
-Sandbox = Annotated[str, typer.Option(help="bubblewrap, or local (no isolation).")]
+Sandbox = Annotated[str, typer.Option(help="bubblewrap, docker, or local (no isolation).")]
 Seed = Annotated[int, typer.Option(min=0, help="Which tasks, and which completions.")]
 Temperature = Annotated[float, typer.Option(min=0, help="Of the policy's sampling; 0 is greedy.")]
 Think = Annotated[float, typer.Option(min=0, help="Seconds an expert pretends to think.")]
@@ -165,10 +165,16 @@ def bench(
 
 
 @app.command()
-def doctor(as_json: Json = False) -> None:
+def doctor(
+    clean: Annotated[bool, typer.Option("--clean", help="First remove what killed runs left on Docker.")] = False,
+    as_json: Json = False,
+) -> None:
     """Say what this machine can do, and what adds the rest."""
+    from obsspec_gym.cli import doctor_docker
     from obsspec_gym.cli.doctor import examine, report
 
+    for removed in doctor_docker.clean() if clean else []:
+        print(f"removed {removed}")
     _print(report(examine()), as_json)
 
 

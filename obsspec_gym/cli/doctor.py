@@ -47,6 +47,8 @@ class Finding:
 
 def examine() -> list[Finding]:
     """Looks for everything; takes a second or two and leaves nothing behind."""
+    from obsspec_gym.cli.doctor_docker import examine_docker
+
     sandbox = _bubblewrap()
     checks: list[Callable[[], Finding]] = [
         _python,
@@ -63,7 +65,9 @@ def examine() -> list[Finding]:
         lambda: _package("trl", "train"),
         lambda: _package("vllm", "vllm"),
     ]
-    return [check() for check in checks]
+    findings = [check() for check in checks]
+    after = 1 + next(i for i, finding in enumerate(findings) if finding.name == "docker")
+    return [*findings[:after], *examine_docker(), *findings[after:]]
 
 
 def report(findings: list[Finding]) -> dict[str, Any]:
