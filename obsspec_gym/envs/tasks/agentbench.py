@@ -148,7 +148,6 @@ def _judge(evaluation: Mapping[str, Any]) -> tuple[str, dict[str, str | bytes]]:
     gold = _script(evaluation["example"])
     script = (
         'expected=$(mktemp) && bash "$VERIFIER/gold" 2>/dev/null </dev/null >"$expected"\n'
-        'echo "gold: $(head -c 500 "$expected")"; echo "answer: ${ANSWER:0:500}"\n'
         f'python3 -I "$VERIFIER/compare.py" {_CHECKS[name].value} "$expected"'
     )
     return script, {"compare.py": COMPARE, _GOLD: gold}

@@ -49,6 +49,7 @@ def same_size(one, other):
     return abs(one[0] * scale[one[1]] - other[0] * scale[other[1]]) < 1
 
 
+READERS = {"integer": integer, "size": size}
 COMPARISONS = {
     "integer": lambda got, want: integer(want) is not None and integer(got) == integer(want),
     "string": lambda got, want: got.strip() == want.strip(),
@@ -57,9 +58,23 @@ COMPARISONS = {
     "regex": lambda got, want: re.fullmatch(want.strip(), got.strip(), re.DOTALL) is not None,
 }
 
+
+def complaint(name, got, want):
+    """What is wrong with an answer, in one line."""
+    read = READERS.get(name, str)
+    if read(want) is None:
+        return f"what was expected is not of kind {name}: {want[:200]!r}"
+    if read(got) is None:
+        return f"the answer is not of kind {name}: {got[:200]!r}"
+    return f"the answer is another: {got[:200]!r} is not {want[:200]!r}"
+
+
 if __name__ == "__main__":
-    with open(sys.argv[2], encoding="utf-8", errors="replace") as file:
+    name, path = sys.argv[1:]
+    with open(path, encoding="utf-8", errors="replace") as file:
         expected = file.read()
-    sys.exit(0 if COMPARISONS[sys.argv[1]](os.environ.get("ANSWER", ""), expected) else 1)
+    answer = os.environ.get("ANSWER", "")
+    if not COMPARISONS[name](answer, expected):
+        sys.exit(complaint(name, answer, expected))
 '''
 """A program for the sandbox; it needs nothing but Python's own library."""
