@@ -66,7 +66,7 @@ _REPORT_RESTRICTED = (
     f"\\builtin eval {_escaped(_TELL.replace('{status}', '$?'))}; "
     "\\builtin pwd >&202; \\builtin printf \\\\0\\\\n >&202\n"
 )
-_REPORTED = rb"\0r%b\0(\d{1,3})\0(\w*)\0([^\0]*)\0\n"
+_REPORTED = re.compile(rb"\0r([0-9a-f]{16})\0(\d{1,3})\0(\w*)\0([^\0]*)\0\n")
 _MARK = ")\n\\builtin printf %s {nonce} >&201\n"
 
 _CHUNK = 65_536
@@ -254,13 +254,12 @@ class Shell:
 
     def _report(self, deadline: Deadline) -> Generator[bytes, None, tuple[int, str] | None]:
         """Exit status and directory from the report that was asked for; None at the deadline or the shell's end."""
-        reported = re.compile(_REPORTED % self._id)
         for data in self._pump(deadline):
             yield data
-            if report := reported.search(self._status):
-                code, options, cwd = report.groups()
-                self._restricted = b"r" in options
-                return int(code), os.fsdecode(cwd.removesuffix(b"\n"))
+            for id_, code, options, cwd in _REPORTED.findall(self._status):
+                if id_ == self._id:
+                    self._restricted = b"r" in options
+                    return int(code), os.fsdecode(cwd.removesuffix(b"\n"))
         return None
 
     def _pump(self, deadline: Deadline) -> Iterator[bytes]:

@@ -16,8 +16,10 @@ def children(pid: int) -> list[int]:
     found: list[int] = []
     with contextlib.suppress(OSError):
         for task in os.listdir(f"/proc/{pid}/task"):
-            with contextlib.suppress(OSError):
-                found += map(int, Path(f"/proc/{pid}/task/{task}/children").read_bytes().split())
+            # Before every command: pathlib would take longer than the command.
+            name = f"/proc/{pid}/task/{task}/children"
+            with contextlib.suppress(OSError), open(name, "rb", buffering=0) as file:
+                found += map(int, file.read().split())
     return found
 
 
