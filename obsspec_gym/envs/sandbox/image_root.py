@@ -39,7 +39,7 @@ role=$1 uid=$2 gid=$3 workdir=$4
 shift 4
 shopt -s nullglob dotglob
 words=({fixed} --uid "$uid" --gid "$gid")
-rm -rf --one-file-system {root}{aside}
+[[ -e {root}{aside} || -L {root}{aside} ]] && rm -rf --one-file-system {root}{aside}
 if [[ $role == aside ]]; then
     mkdir -m 755 {root}{aside}
     for capability in {capabilities}; do words+=(--cap-add "CAP_$capability"); done
@@ -57,7 +57,7 @@ else
             *) words+=(--bind "$path" "/$name") ;;
         esac
     done
-    [[ $(realpath -e "{root}$workdir" 2>/dev/null) == "{root}$workdir" && $workdir == /*/* ]] &&
+    [[ $workdir == /@(usr|etc|boot)/* && $(realpath -e "{root}$workdir" 2>/dev/null) == "{root}$workdir" ]] &&
         words+=(--bind "{root}$workdir" "$workdir")
 fi
 [[ $role != aside ]] || words+=(--ro-bind {aside} {aside})
@@ -170,7 +170,7 @@ class ImageRoot:
 
     def lookup(self) -> str:
         """Bash that prints what :meth:`account` reads."""
-        return f"cat {_ROOT}/etc/passwd; echo; sed 's/^/group:/' {_ROOT}/etc/group"
+        return f'printf "%s\\n--\\n%s\\n" "$(<{_ROOT}/etc/passwd)" "$(<{_ROOT}/etc/group)" 2>/dev/null'
 
     def account(self, printed: str) -> Account:
         """The agent's account, from what :meth:`lookup` printed.
@@ -179,10 +179,10 @@ class ImageRoot:
             SandboxError: If there is none.
         """
         user, _, group = self.user.partition(":")
-        lines = [line.split(":") for line in printed.splitlines()]
-        users = [line for line in lines if len(line) >= 7 and line[0] != "group"]
-        groups = {line[1]: line[3] for line in lines if len(line) >= 4 and line[0] == "group"}
-        for name, _, uid, gid, _, home, *_ in users:
+        before, _, after = printed.partition("\n--\n")
+        users = [line.split(":") for line in before.splitlines() if line.count(":") == 6]
+        groups = {line.split(":")[0]: line.split(":")[2] for line in after.splitlines() if line.count(":") == 3}
+        for name, _, uid, gid, _, home, _ in [*users, ["root", "x", "0", "0", "root", "/root", "/bin/bash"]]:
             if user in (name, uid):
                 chosen = groups.get(group, group) or gid
                 if uid.isdigit() and chosen.isdigit():

@@ -202,7 +202,8 @@ def test_who_is_not_in_the_image_is_named(start: Start):
     [("1000", (1000, 1000)), ("agent:0", (1000, 0)), ("agent:root", (1000, 0)), ("77", (77, 77)), ("77:88", (77, 88))],
 )
 def test_a_user_is_a_name_or_a_number_with_a_group_or_without(user: str, expected: tuple[int, int]):
-    printed = "root:x:0:0:root:/root:/bin/bash\nagent:x:1000:1000:agent:/home/agent:/bin/bash\n\ngroup:root:x:0:\n"
+    printed = "root:x:0:0:root:/root:/bin/bash\nagent:x:1000:1000:agent:/home/agent:/bin/bash\n--\nroot:x:0:\n"
+    assert ImageRoot(Path("/"), "root", None, 1).account("").home == "/root"
     account = ImageRoot(Path("/"), user, None, 1).account(printed)
     assert (account.uid, account.gid) == expected
 
