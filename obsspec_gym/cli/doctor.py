@@ -22,6 +22,7 @@ from obsspec_gym.envs.images.build import INSTALL
 from obsspec_gym.envs.images.cache import cached
 from obsspec_gym.envs.sandbox import make_sandbox
 from obsspec_gym.envs.sandbox.bubblewrap import bubblewrap_available
+from obsspec_gym.envs.sandbox.frozen_clock import frozen_clock_available
 from obsspec_gym.errors import SandboxError
 
 _DOCKER_SOCKET = "/var/run/docker.sock"
@@ -54,6 +55,7 @@ def examine() -> list[Finding]:
         _python,
         lambda: sandbox,
         lambda: _programs(sandbox.ok),
+        _frozen_clock,
         _base_image,
         _docker_daemon,
         lambda: _package("docker", "docker"),
@@ -104,6 +106,13 @@ def _programs(sandboxed: bool) -> Finding:
     if not missing:
         return Finding("programs", True, f"{', '.join(_PROGRAMS)} {where}")
     return Finding("programs", False, f"not {where}: {', '.join(missing)}", f"apt-get install -y {' '.join(missing)}")
+
+
+def _frozen_clock() -> Finding:
+    reason = frozen_clock_available()
+    if reason is None:
+        return Finding("frozen_clock", True, "a clock that stands still can be had in bubblewrap sandboxes")
+    return Finding("frozen_clock", False, reason, "apt-get install -y gcc")
 
 
 def _missing_in_sandbox() -> list[str]:

