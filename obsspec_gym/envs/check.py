@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
@@ -15,6 +16,9 @@ from obsspec_gym.envs.sandbox.base import Sandbox
 from obsspec_gym.envs.scene import Verdict, judge, prepare
 from obsspec_gym.envs.tasks.task import Expert, Suite, Task
 from obsspec_gym.errors import InvalidArgumentError, SandboxError, SandboxUnavailableError
+
+_UNBUILT = re.compile(r".*? cannot be (made|built): .*?\bline \d+: ")
+_CAUSE_CHARACTERS = 120
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,11 +159,9 @@ def summary(checks: Iterable[TaskCheck]) -> dict[str, int | dict[str, int]]:
 
 
 def _cause(reason: str) -> str:
-    """What the reasons of the same kind have in common."""
-    if "cannot be made: " in reason or "cannot be built: " in reason:
-        reason = reason.partition(": ")[2].partition(": ")[2] or reason
-        return reason[:120]
-    return reason.partition(": ")[0][:120]
+    """What the reasons of the same kind have in common; all of it where a Dockerfile says what is missing."""
+    built = _UNBUILT.match(reason)
+    return (reason[built.end() :] if built else reason.partition(": ")[0])[:_CAUSE_CHARACTERS]
 
 
 def _by_cause(causes: Iterable[str]) -> dict[str, int]:

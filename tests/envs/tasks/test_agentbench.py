@@ -1,0 +1,171 @@
+"""AgentBench's questions: what is read, how answers are compared, and that gold commands are accepted."""
+
+import gzip
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from obsspec_gym.envs.check import check_suite
+from obsspec_gym.envs.images import image_tree
+from obsspec_gym.envs.sandbox.bubblewrap import bubblewrap_available
+from obsspec_gym.envs.tasks import Suite, get_suite
+from obsspec_gym.envs.tasks.agentbench import AgentBenchSuite
+from obsspec_gym.envs.tasks.compare import COMPARE
+from obsspec_gym.envs.terminal import TerminalEnv
+from obsspec_gym.errors import InvalidArgumentError, SandboxUnavailableError
+
+SHIPPED = Path(__file__).parents[3] / "envs" / "agentbench" / "tasks.jsonl"
+
+
+@pytest.fixture
+def needs_image() -> None:
+    """Skips the test where bubblewrap or the base image is missing."""
+    if reason := bubblewrap_available():
+        pytest.skip(reason)
+    try:
+        image_tree()
+    except SandboxUnavailableError as error:
+        pytest.skip(str(error))
+
+
+def record(**changes: Any) -> dict[str, Any]:
+    """A task of the file."""
+    check = [None, {"language": "python", "file": "check/integer-match.py"}]
+    return {
+        "id": "x1",
+        "description": "How many?",
+        "create": {"init": "echo 1 > /srv/one"},
+        "evaluation": {"check": check, "example": "cat /srv/one"},
+    } | changes
+
+
+def suite_of(path: Path, *records: dict[str, Any]) -> AgentBenchSuite:
+    path.write_text("".join(f"{json.dumps(each)}\n" for each in records))
+    return AgentBenchSuite(path)
+
+
+def test_a_file_is_read_as_tasks(tmp_path: Path) -> None:
+    path = tmp_path / "tasks.jsonl.gz"
+    path.write_bytes(gzip.compress("\n\n".join(json.dumps(record(id=i)) for i in "abc").encode()))
+    suite = get_suite(f"agentbench:{path}")
+    assert isinstance(suite, Suite)
+    assert (len(suite), suite.name) == (3, f"agentbench:{path}")
+    task = suite.task(1)
+    assert task.id == "agentbench/b"
+    assert task.instruction == "How many?\n\nHand in your answer with: submit ANSWER"
+    assert task.image is not None
+    assert (task.image.user, task.image.workdir, task.image.build) == ("root", "/root", "")
+    assert task.verifier_files["gold"] == "cat /srv/one"
+    with pytest.raises(InvalidArgumentError, match=r"in \[0, 3\)"):
+        suite.task(3)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"evaluation": {"check": [None, {"file": "check/other.py"}], "example": "x"}}, "checks are integer-match"),
+        ({"evaluation": {"check": [None], "example": "x"}}, "expected check to be"),
+        ({"evaluation": {}}, "KeyError"),
+        ({"create": {"init": {"language": "python", "code": "x"}}}, "bash code"),
+        ({"evaluation": {"match": 3}}, "expected match to be"),
+        ({"description": None}, "record 'x1'"),
+    ],
+)
+def test_a_record_that_is_no_task_is_refused(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=message):
+        suite_of(tmp_path / "tasks.jsonl", record(**changes))
+
+
+@pytest.mark.parametrize("content", [b"", b"[1]\n", b"{\n", b"\x1f\x8bnot", b"\xff"])
+def test_a_file_that_is_none_is_refused(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "file").write_bytes(content)
+    with pytest.raises(InvalidArgumentError, match="JSON"):
+        AgentBenchSuite(tmp_path / "file")
+
+
+def test_the_expert_runs_gold_and_hands_in_what_it_prints(tmp_path: Path) -> None:
+    suite = suite_of(tmp_path / "tasks.jsonl", record(), record(id="x2", evaluation={"match": "4"}))
+    expert = suite.expert(suite.task(0))
+    assert next(expert) == "bash -c 'cat /srv/one' 2>/dev/null"
+    assert expert.send("1\n2 \n[exit 0] ~") == "submit 1\n2"
+    with pytest.raises(InvalidArgumentError, match="no gold command"):
+        suite.expert(suite.task(1))
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected", "answer", "accepted"),
+    [
+        ("integer", "4\n", " 4 ", True),
+        ("integer", "4\n", "04", True),
+        ("integer", "4\n", "5", False),
+        ("integer", "4\n", "4.0", False),
+        ("integer", "4\n", "", False),
+        ("integer", "", "", False),
+        ("integer", "4\n5\n", "4\n5", False),
+        ("string", "a b\n", "a b", True),
+        ("string", "a b\n", "a  b", False),
+        ("exact", "a", "a ", False),
+        ("size", "3.0M\n", "3MB", True),
+        ("size", "3MB", "3072 KB", True),
+        ("size", "3MiB", "3145728 bytes", True),
+        ("size", "12K", "12", True),
+        ("size", "12K", "13K", False),
+        ("size", "12K", "12M", False),
+        ("size", "", "", False),
+        ("size", "a", "a", False),
+        ("regex", "a.c\n", "abc", True),
+        ("regex", "a.c", "xabc", False),
+    ],
+)
+def test_answers_are_compared_as_the_check_says(
+    tmp_path: Path, kind: str, expected: str, answer: str, accepted: bool
+) -> None:
+    (tmp_path / "compare.py").write_text(COMPARE)
+    (tmp_path / "expected").write_text(expected)
+    words = [sys.executable, "-I", str(tmp_path / "compare.py"), kind, str(tmp_path / "expected")]
+    done = subprocess.run(words, env={**os.environ, "ANSWER": answer}, capture_output=True, text=True, timeout=60)
+    assert (done.returncode == 0) is accepted
+    assert accepted or done.stderr.count("\n") == 1
+
+
+@pytest.mark.usefixtures("needs_image")
+def test_the_scene_is_set_as_root_and_answers_are_judged(tmp_path: Path) -> None:
+    gold = {
+        "evaluation": {"check": record()["evaluation"]["check"], "example": {"code": "cat /srv/one /root/two | wc -l"}}
+    }
+    init = {"code": "echo 1 > /srv/one\necho 2 > ~/two\nwhoami > who\nfalse"}
+    path = tmp_path / "tasks.jsonl"
+    match = {"evaluation": {"match": {"regex": "t[wo]+"}}, "id": "x2"}
+    suite_of(path, record(create={"init": init}, start="sleep 1000 &", **gold), record(**match))
+    env = TerminalEnv(f"agentbench:{path}")
+    try:
+        for task, action, reward in (
+            (0, "submit 2", 1.0),
+            (0, "submit 3", 0.0),
+            (1, "submit two", 1.0),
+            (1, "submit", 0.0),
+        ):
+            env.reset(options={"task": task})
+            if task == 0:
+                assert env.step("cat who two; pgrep -c sleep; touch /usr/bin/x")[0] == "root\n2\n1\n[exit 0] ~"
+            assert env.step(action)[1] == reward
+    finally:
+        env.close()
+
+
+@pytest.mark.usefixtures("needs_image")
+def test_gold_commands_are_accepted_wherever_they_print_what_is_asked_for() -> None:
+    suite = AgentBenchSuite(SHIPPED)
+    checks = check_suite(suite, range(len(suite)), before=False)
+    assert len(checks) == 8
+    assert [done.task_id for done in checks if done.after == 1] == [
+        done.task_id for done in checks if done.task_id != "agentbench/agentbench_os_0147"
+    ]
+    (rejected,) = [done for done in checks if done.after != 1]
+    # There is no log in /var/log: the gold command prints nothing.
+    assert rejected.reason == "what was expected is not of kind size: ''"

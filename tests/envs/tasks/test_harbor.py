@@ -1,0 +1,194 @@
+"""Harbor directories: what is read, what is refused, how they are graded, and that experts solve what we ship."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from obsspec_gym.envs.check import check_suite
+from obsspec_gym.envs.images import image_tree
+from obsspec_gym.envs.sandbox.bubblewrap import bubblewrap_available
+from obsspec_gym.envs.tasks import Suite, get_suite
+from obsspec_gym.envs.tasks.harbor import REWARDS, HarborSuite, needs_network
+from obsspec_gym.envs.terminal import TerminalEnv
+from obsspec_gym.errors import InvalidArgumentError, SandboxUnavailableError
+
+SHIPPED = Path(__file__).parents[3] / "envs" / "harbor"
+Write = Callable[..., Path]
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Write:
+    """Writes a task's directory; files are given by path, others are left out with ``None``."""
+
+    def make(name: str = "sum-up", **files: str | None) -> Path:
+        content = {
+            "task.toml": "verifier.timeout_sec = 33\nagent.timeout_sec = 44.5\nenvironment.build_timeout_sec = 55\n",
+            "instruction.md": "\nSum it up.\n\n",
+            "environment/Dockerfile": "FROM ubuntu\nWORKDIR /work\nRUN printf '1\\n2\\n' > numbers\n",
+            "tests/test_sum.py": "def test_sum():\n    assert open('/work/sum').read() == '3\\n'\n",
+            "solution/solve.sh": "#!/bin/bash\necho 3 > /work/sum\n",
+        } | {path.replace("__", "/").replace("_DOT_", "."): text for path, text in files.items()}
+        for path, text in content.items():
+            if text is not None:
+                (tmp_path / "tasks" / name / path).parent.mkdir(parents=True, exist_ok=True)
+                (tmp_path / "tasks" / name / path).write_text(text)
+        return tmp_path / "tasks"
+
+    return make
+
+
+@pytest.fixture
+def needs_image() -> None:
+    """Skips the test where bubblewrap or the base image is missing."""
+    if reason := bubblewrap_available():
+        pytest.skip(reason)
+    try:
+        image_tree()
+    except SandboxUnavailableError as error:
+        pytest.skip(str(error))
+
+
+def test_a_directory_is_read_as_a_task(write: Write) -> None:
+    write("b-task")
+    suite = get_suite(f"harbor:{write('a-task')}")
+    assert isinstance(suite, Suite)
+    assert (len(suite), suite.name) == (2, f"harbor:{write('a-task')}")
+    task = suite.task(0)
+    assert (task.id, suite.task(1).id) == ("harbor/a-task", "harbor/b-task")
+    assert task == suite.task(0)
+    assert (task.instruction, task.verifier_timeout, task.time_limit) == ("Sum it up.", 33.0, 44.5)
+    assert task.image is not None
+    assert (task.image.timeout, task.image.workdir, task.image.user) == (55.0, "/work", "root")
+    assert list(task.verifier_files) == ["tests/test_sum.py"]
+    assert task.rewards == ()
+    assert "pytest" in task.verifier
+    assert len(get_suite(f"harbor:{write() / 'a-task'}")) == 1
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        ({"task_DOT_toml": "[verifier]\ntimeout_sec = -1"}, r"\[verifier\] timeout_sec of task harbor/sum-up must be"),
+        ({"task_DOT_toml": "[verifier"}, r"the task\.toml of task harbor/sum-up cannot be read"),
+        ({"instruction_DOT_md": None}, r"instruction\.md cannot be read"),
+        ({"environment__Dockerfile": None}, r"environment/Dockerfile cannot be read"),
+        (
+            {"environment__Dockerfile": "FROM a\nFROM b"},
+            r"cannot be built: environment/Dockerfile line 2: a second FROM",
+        ),
+        ({"tests__test_sum_DOT_py": None}, r"task harbor/sum-up has no tests"),
+    ],
+)
+def test_what_is_missing_or_wrong_is_named(write: Write, files: dict[str, str | None], message: str) -> None:
+    suite = HarborSuite(write(**files))
+    with pytest.raises(InvalidArgumentError, match=message):
+        suite.task(0)
+
+
+def test_a_path_without_tasks_and_an_index_too_high_are_refused(write: Write, tmp_path: Path) -> None:
+    for path in (tmp_path / "nowhere", tmp_path):
+        with pytest.raises(InvalidArgumentError, match="Harbor task"):
+            get_suite(f"harbor:{path}")
+    with pytest.raises(InvalidArgumentError, match=r"in \[0, 1\)"):
+        HarborSuite(write()).task(1)
+
+
+def test_the_expert_runs_the_solution_and_hands_in(write: Write) -> None:
+    path = write()
+    suite = HarborSuite(path)
+    assert list(suite.expert(suite.task(0))) == ["bash -c '#!/bin/bash\necho 3 > /work/sum\n'", "submit"]
+    (path / "sum-up/solution/data").write_text("3")
+    command, submit = suite.expert(suite.task(0))
+    assert "base64 -d | tar" in command
+    assert submit == "submit"
+    (path / "sum-up/solution/solve.sh").unlink()
+    with pytest.raises(InvalidArgumentError, match=r"has no solution/solve\.sh"):
+        suite.expert(suite.task(0))
+
+
+@pytest.mark.parametrize(
+    ("script", "expected"),
+    [
+        ("apt-get update", True),
+        ("apt-get -qq install -y curl", True),
+        ("curl -LsSf https://example.org | sh", True),
+        ("uvx pytest /tests", True),
+        ("pip3 install pytest", True),
+        ("git clone x", True),
+        ("cd /app && pytest /tests/test_a.py -rA", False),
+        ("# curl is not needed", False),
+        ("echo curling; python3 -m pytest --install-nothing", False),
+    ],
+)
+def test_scripts_that_fetch_something_are_told_from_others(script: str, expected: bool) -> None:
+    assert needs_network(f"#!/bin/bash\n{script}\necho done\n") is expected
+
+
+def test_a_test_script_that_needs_no_network_is_what_grades(write: Write) -> None:
+    task = HarborSuite(write(tests__test_DOT_sh="pytest /tests\n")).task(0)
+    assert task.rewards == REWARDS
+    assert "bash /tests/test.sh" in task.verifier
+    task = HarborSuite(write(tests__test_DOT_sh="uvx pytest /tests\n", tests__test_sum_DOT_py=None)).task(0)
+    assert (
+        "needs the network"
+        in HarborSuite(write("other", tests__test_sum_DOT_py=None, tests__test_DOT_sh="curl x")).task(0).verifier
+    )
+
+
+@pytest.mark.parametrize(
+    ("script", "reward"),
+    [
+        ("echo 0.25 > /logs/verifier/reward.txt; exit 1", 0.25),
+        ('echo \'{"reward": 0.5, "style": 1}\' > /logs/verifier/reward.json', 0.5),
+        ("echo 1 > /logs/verifier/reward.txt; echo '{\"reward\": 0}' > /logs/verifier/reward.json", 1.0),
+        ("test -e /work/sum", 0.0),
+        ("grep -q plan[t]ed /tests/* /logs/verifier/* && exit 1; ls /tests; test -f /tests/test_sum.py", 1.0),
+        ("echo nonsense > /logs/verifier/reward.txt", 0.0),
+    ],
+)
+@pytest.mark.usefixtures("needs_image")
+def test_rewards_come_from_the_files_else_from_the_exit_status(write: Write, script: str, reward: float) -> None:
+    path = write(tests__test_DOT_sh=script)
+    env = TerminalEnv(f"harbor:{path}", task=0)
+    try:
+        assert env.reset(seed=0)[0] == "Sum it up."
+        observation, *_ = env.step("cat numbers; ls /tests /logs/verifier")
+        assert observation == "1\n2\n/logs/verifier:\n\n/tests:\n[exit 0] ~"
+        env.step(
+            "for p in /tests/test_sum.py /logs/verifier/reward.txt; do echo 'planted' > $p; done; ln -s /etc /tests/etc"
+        )
+        _, got, terminated, _, info = env.step("submit")
+        assert (got, terminated) == (reward, True)
+        assert reward or "nonsense" not in script or "not a finite number" in info["verifier_output"]
+    finally:
+        env.close()
+
+
+@pytest.mark.usefixtures("needs_image")
+def test_without_the_network_pytest_grades_and_nothing_an_agent_leaves_takes_part(write: Write) -> None:
+    path = write(tests__test_DOT_sh="curl https://example.org/install.sh | sh; pytest /tests")
+    env = TerminalEnv(f"harbor:{path}", task=0)
+    hooks = "def pytest_collection_modifyitems(items):\n    items.clear()\n"
+    try:
+        for solution, reward in (("", 0.0), ("; echo 3 > sum", 1.0)):
+            env.reset()
+            env.step(
+                f"echo '{hooks}' | tee conftest.py /conftest.py > /tests/conftest.py;"
+                "echo 'raise SystemExit(0)' > pytest.py;"
+                f"printf '[pytest]\\naddopts = --collect-only\\n' > pytest.ini; cp pytest.ini /tests;"
+                f"echo 1 > /logs/verifier/reward.txt{solution}"
+            )
+            assert env.step("submit")[1] == reward
+    finally:
+        env.close()
+
+
+@pytest.mark.usefixtures("needs_image")
+def test_every_shipped_task_fails_before_it_is_solved_and_is_solved_by_its_solution() -> None:
+    suite = HarborSuite(SHIPPED)
+    checks = check_suite(suite, range(len(suite)))
+    assert len(checks) == 6
+    assert [(done.task_id, done.before, done.after, done.refused) for done in checks] == [
+        (suite.task(index).id, 0.0, 1.0, "") for index in range(len(suite))
+    ]

@@ -1,0 +1,76 @@
+"""Scenes set and judged: rewards as verifiers write them, time limits, machines that cannot be made."""
+
+import pytest
+
+from obsspec_gym.envs.reward import read_reward
+from obsspec_gym.envs.sandbox import make_sandbox
+from obsspec_gym.envs.sandbox.bubblewrap import bubblewrap_available
+from obsspec_gym.envs.scene import judge, prepare
+from obsspec_gym.envs.tasks.task import Image, Task
+from obsspec_gym.envs.terminal import TerminalEnv
+from obsspec_gym.errors import SandboxError
+
+
+@pytest.fixture(autouse=True)
+def needs_bubblewrap() -> None:
+    if reason := bubblewrap_available():
+        pytest.skip(reason)
+
+
+@pytest.mark.parametrize(
+    ("text", "reward"),
+    [("1", 1.0), (" 0.5\n", 0.5), ("-2e-1", -0.2), ('{"reward": 0.5, "a": 9}', 0.5), ('{"a": 1, "b": 0.5}', 0.75)],
+)
+def test_a_reward_is_a_number_or_an_object_of_numbers(text: str, reward: float) -> None:
+    assert read_reward(text) == (reward, "")
+
+
+@pytest.mark.parametrize(
+    "text", ["", "yes", "NaN", "Infinity", "[1]", "true", "{}", '{"reward": "1"}', '{"a": null}', "1 2"]
+)
+def test_anything_else_is_no_reward_and_the_verdict_says_so(text: str) -> None:
+    reward, complaint = read_reward(text)
+    assert reward == 0.0
+    assert repr(text) in complaint
+
+
+@pytest.mark.parametrize(
+    ("verifier", "reward", "printed"),
+    [
+        ("echo 0.25 > /tmp/b; echo seen", 0.25, "seen\n"),
+        ("echo 0.25 > /tmp/b; echo 0.75 > /tmp/a", 0.75, ""),
+        ("echo seen; exit 3", 0.0, "seen\n"),
+        ("true", 1.0, ""),
+        ("if", 0.0, None),
+        ("trap 'echo 0.5 > /tmp/a' EXIT; exit 1", 0.5, ""),
+    ],
+)
+def test_a_verifier_writes_its_reward_or_ends_with_it(verifier: str, reward: float, printed: str | None) -> None:
+    task = Task("t", "", verifier=verifier, rewards=("/tmp/a", "/tmp/b"))
+    sandbox = make_sandbox("bubblewrap")
+    try:
+        sandbox.start()
+        verdict = judge(sandbox, task, "")
+        assert verdict.reward == reward
+        assert printed is None or verdict.output == printed
+    finally:
+        sandbox.close()
+
+
+def test_a_machine_needs_a_sandbox_with_an_image() -> None:
+    sandbox = make_sandbox("local")
+    with pytest.raises(SandboxError, match="needs a sandbox with an image, got LocalSandbox"):
+        prepare(sandbox, Task("t", "", image=Image(build="true")))
+
+
+def test_an_episode_ends_when_its_commands_took_too_long_together() -> None:
+    env = TerminalEnv(task=Task("t", "", time_limit=1.2, timeout=30.0, verifier="true"))
+    try:
+        env.reset()
+        assert not env.step("true")[3]
+        observation, _, terminated, truncated, info = env.step("sleep 20")
+        assert observation == "[timeout after 2 s] ~"
+        assert (terminated, truncated, info["broken"]) == (False, True, False)
+        assert info["reason"] == "no submit within 1.2 s of commands"
+    finally:
+        env.close()
