@@ -171,10 +171,10 @@ class _Interpreter:
         if not words:
             raise DockerfileError(line, f"{instruction.keyword} needs a name and a value")
         if "=" not in words[0]:  # the old form: a name, and the rest of the line
-            name, *value = instruction.text.split(maxsplit=1)
-            if not value:
+            name, *rest = instruction.text.split(maxsplit=1)
+            if not rest:
                 raise DockerfileError(line, f"ENV {name} has no value")
-            return {_variable(name, line): self._expand(value[0], line)}
+            return {_variable(name, line): self._expand(rest[0], line)}
         assigned = {}
         for word in words:
             name, equals, value = word.partition("=")
