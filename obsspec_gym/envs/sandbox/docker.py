@@ -31,8 +31,8 @@ from obsspec_gym.envs.sandbox.files import EPOCH
 from obsspec_gym.envs.sandbox.holding import Container, Limits
 from obsspec_gym.envs.sandbox.image_root import Account, ImageRoot
 from obsspec_gym.envs.sandbox.layers import ENVIRONMENT, Layers, Resources
+from obsspec_gym.envs.sandbox.persistent import PersistentSandbox
 from obsspec_gym.envs.sandbox.pipes import Intake
-from obsspec_gym.envs.sandbox.supervised import SupervisedSandbox
 from obsspec_gym.envs.shell import COMMAND, Shell
 from obsspec_gym.errors import InvalidArgumentError, SandboxError
 
@@ -51,7 +51,7 @@ _PACK = (
 _NO_CAPABILITIES = "setpriv --bounding-set=-all --inh-caps=-all --ambient-caps=-all"
 
 
-class DockerSandbox(SupervisedSandbox):
+class DockerSandbox(PersistentSandbox):
     """A sandbox that is a Docker container.
 
     The image must have bash, env, tar, gzip and head (and setpriv, for agents that are root); it is never pulled.
@@ -254,7 +254,7 @@ class DockerSandbox(SupervisedSandbox):
         finally:
             pipes.close()
 
-    def _copy(self, origin: SupervisedSandbox, intake: Intake) -> None:
+    def _copy(self, origin: PersistentSandbox, intake: Intake) -> None:
         """Takes over home and ``/tmp``: an archive from container to container, through this process."""
         intake.close()
         assert isinstance(origin, DockerSandbox)
