@@ -5,7 +5,7 @@ mask       stands for
 ========== =================================================================================================
 <date>     ``2024-01-31``, ``2024-01-31T12:34:56.7Z``, ``Wed Jan 31 12:34:56 UTC 2024``, ``Jan 31 12:34``
 <time>     ``12:34:56.789``, ``12:34``; seconds and nanoseconds since 1970
-<duration> ``0m0.012s``, ``1.5 s``, ``12ms``, ``3 seconds``
+<duration> ``0m0.012s``, ``1.5 s``, ``12ms``, ``3 seconds``, ``453 MB/s``
 <hash>     hexadecimal numbers of 7 to 128 digits with both letters and figures, UUIDs, ``0x7ffd...`` addresses
 <pid>      ``pid 1234``, ``[1] 1234``, the first column of ``ps``, what bash says of a program that was killed
 <load>     the three figures after ``load average:``
@@ -40,7 +40,8 @@ _PATTERNS = {
     "time": (_CLOCK, r"(?:1[6-9]|2[0-2])\d{8}(?:\.\d+|\d{9})?"),
     "duration": (
         r"\d+m\d+(?:\.\d+)?s",
-        r"\d+(?:\.\d+)?(?:e-\d+)?[ ]?(?:ns|us|µs|ms|s|sec|secs|seconds?|minutes?|hours?)",
+        r"\d+(?:\.\d+)?(?:e-\d+)?[ ]?(?:[nuµm]?s|[num]?secs?|seconds?|minutes?|hours?)",
+        r"\d+(?:\.\d+)?[ ][kKMGT]?i?B/s",
     ),
     "hash": (
         r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}",

@@ -60,10 +60,12 @@ class TerminalEnv(gym.Env[str, str]):
         suite: Where tasks come from: a suite's name or a :class:`~obsspec_gym.envs.tasks.task.Suite`.
         task: The task of every episode (itself, or its index in the suite) unless ``reset`` is told another; by
             default each episode draws one from the environment's seeded generator.
-        sandbox: Kind of sandbox, or a callable that makes one.
+        sandbox: Kind of sandbox, or a callable that makes one (``partial(make_sandbox, "bubblewrap",
+            frozen_clock=True)``).
         max_turns: Actions after which an episode is truncated; by default the task's own.
         timeout: Seconds a command may run; by default the task's own.
-        observation_format: How observations are written.
+        observation_format: How observations are written; ``ObservationFormat(canonical=True)`` masks dates, durations,
+            hashes and the like before anyone sees them.
         latency: Delay added to every command: a profile or its text form; by default none.
         start_index: Tasks are drawn from this index of the suite on, so that two runs can share a suite.
         render_mode: ``"ansi"`` for the transcript, or ``None``.

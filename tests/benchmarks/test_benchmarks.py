@@ -66,7 +66,8 @@ def test_a_sandbox_that_cannot_be_had_is_told_with_the_reason(monkeypatch: pytes
 
 def test_bad_options_are_one_sentence() -> None:
     with pytest.raises(
-        InvalidArgumentError, match="benchmark must be one of lossless, overhead, overlap, sandbox, got 'speed'"
+        InvalidArgumentError,
+        match="benchmark must be one of determinism, lossless, overhead, overlap, sandbox, got 'speed'",
     ):
         run("speed", full=False, options={}, report=print)
     with pytest.raises(InvalidArgumentError, match="options of benchmark 'lossless' are dtype, seed, turns, got size"):
@@ -75,4 +76,4 @@ def test_bad_options_are_one_sentence() -> None:
         run("lossless", full=False, options={"turns": "many"}, report=print)
     with pytest.raises(InvalidArgumentError, match="turns must be >= 1, got 0"):
         run("lossless", full=False, options={"turns": 0}, report=print)
-    assert names() == ["lossless", "overhead", "overlap", "sandbox"]
+    assert names() == ["determinism", "lossless", "overhead", "overlap", "sandbox"]

@@ -34,6 +34,8 @@ HOME = "/home/agent"
         ("real\t0m0.003s", "real\t<duration>"),
         ("===== 3 passed in 0.12s =====", "===== 3 passed in <duration> ====="),
         ("took 12 ms, or 1.2e-05 seconds", "took <duration>, or <duration>"),
+        ("10 loops, best of 1: 1.2 usec per loop", "10 loops, best of 1: <duration> per loop"),
+        ("100 bytes copied, 0.0002 s, 453 MB/s", "100 bytes copied, <duration>, <duration>"),
         ("[main (root-commit) 3f9c1e7] start", "[main (root-commit) <hash>] start"),
         ("index 3f9c1e7..a8b0d41 100644", "index <hash>..<hash> 100644"),
         ("commit 3f9c1e7a8b0d4c1e7a8b0d4c1e7a8b0d4c1e7a8b", "commit <hash>"),

@@ -113,7 +113,8 @@ def frozen_clock_library(seconds: int) -> Path:
     directory.chmod(0o755)  # sandboxes are started as somebody else where this process is root
     library = directory / "frozen_clock.so"
     # Without the C library: it is there in every program that loads this, in whatever version.
-    command = [compiler, "-shared", "-fPIC", "-O1", "-nostdlib", f"-DSECONDS={seconds}L", "-x", "c", "-", "-o", library]
+    command = [compiler, "-shared", "-fPIC", "-O1", "-nostdlib", f"-DSECONDS={seconds}L", "-x", "c", "-"]
+    command += ["-o", str(library)]
     try:
         done = subprocess.run(command, input=_SOURCE.encode(), capture_output=True, timeout=60.0, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
