@@ -24,79 +24,13 @@ NO_DAEMON = 3
 
 _PATH = "/usr/bin:/bin:/usr/sbin:/sbin:/usr/local/bin:" + os.path.dirname(os.path.realpath(sys.executable))
 
-_PROGRAMS = [
-    "bash",
-    "sh",
-    "env",
-    "cat",
-    "cp",
-    "ls",
-    "mv",
-    "rm",
-    "mkdir",
-    "rmdir",
-    "chmod",
-    "chown",
-    "touch",
-    "ln",
-    "head",
-    "tail",
-    "sort",
-    "uniq",
-    "wc",
-    "cut",
-    "tr",
-    "tee",
-    "echo",
-    "printf",
-    "sleep",
-    "seq",
-    "date",
-    "stat",
-    "id",
-    "whoami",
-    "hostname",
-    "uname",
-    "pwd",
-    "true",
-    "false",
-    "test",
-    "dd",
-    "mktemp",
-    "basename",
-    "dirname",
-    "readlink",
-    "realpath",
-    "find",
-    "grep",
-    "sed",
-    "awk",
-    "tar",
-    "gzip",
-    "base64",
-    "sha256sum",
-    "od",
-    "ps",
-    "pgrep",
-    "pkill",
-    "kill",
-    "setsid",
-    "python3",
-    "nohup",
-    "timeout",
-    "yes",
-    "xargs",
-    "diff",
-    "git",
-    "df",
-    "du",
-    "sync",
-    "nproc",
-    "tac",
-    "expr",
-    "setpriv",
-    "unshare",
-]
+_PROGRAMS = """
+awk base64 basename bash cat chmod chown chroot cmp comm cp cut date dd df diff dirname du env expand expr false find
+fold getent git grep groups gzip head hostname id install join kill link ln ls md5sum mkdir mkfifo mknod mktemp more
+mount mv nice nl nohup nproc od paste pgrep pkill printenv printf prlimit ps pwd python3 readlink realpath rm rmdir
+script sed seq setpriv setsid sh sha256sum shuf sleep sort split stat stdbuf stty sync tac tail tar taskset tee test
+timeout touch tr true truncate tty uname uniq unlink unshare wc whoami xargs yes
+"""
 _LEFT_OUT = re.compile(
     r"/(test|tests|idlelib|site-packages|dist-packages|__pycache__|ensurepip|lib2to3|tkinter|config-.*)(/|$)"
 )
@@ -127,7 +61,7 @@ def build() -> bytes:
             _add(tar, path, mode=mode)
         for path, text in _FILES.items():
             _add(tar, path, data=text.encode())
-        programs = {name: found for name in _PROGRAMS if (found := shutil.which(name, path=_PATH))}
+        programs = {name: found for name in _PROGRAMS.split() if (found := shutil.which(name, path=_PATH))}
         real = {os.path.realpath(path) for path in programs.values()}
         locale = set(glob.glob("/usr/lib/locale/C.*/**", recursive=True))
         modules = {path for path in locale if os.path.isfile(path)} | set(_standard_library(programs["python3"]))

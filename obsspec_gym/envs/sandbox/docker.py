@@ -5,7 +5,7 @@ no-new-privileges, Docker's seccomp filter, a root file system that is read-only
 bounded in size. The container's first process is a supervisor of ours, a bash that reads from one open connection and
 runs as root; it takes up processes whose parents are gone, which is what an init is for. Each agent's shell is a
 process that the daemon starts in the container as another user, over a connection of its own; nobody but the
-supervisor may signal across users, with the one capability it has (``CAP_KILL``).
+supervisor may signal across users (``CAP_KILL``) and copy files whose permissions an agent has taken from itself.
 
 When the connection to the supervisor ends, because the sandbox is closed or this process dies, the supervisor ends,
 with it the container, which the daemon then removes. What is left all the same (the daemon was killed, say) is removed
@@ -45,9 +45,9 @@ _WORK_SECONDS = 30.0
 _LAY_SECONDS = 120.0
 _AGENT_ROLE, _ASIDE_ROLE = "agent", "aside"
 _PACK = (
-    "cd / && shopt -s dotglob nullglob && printf '%s\\0' home/agent tmp/* | "
-    "tar --format=posix --pax-option=delete=atime,delete=ctime --sparse --null --verbatim-files-from -cf - -T -"
+    "tar --format=posix --pax-option=delete=atime,delete=ctime --sparse --numeric-owner -cf - -C / -- home/agent tmp"
 )
+_UNPACK = "tar --numeric-owner --same-owner -xpf - -C /"
 _NO_CAPABILITIES = "setpriv --bounding-set=-all --inh-caps=-all --ambient-caps=-all"
 
 
@@ -260,9 +260,9 @@ class DockerSandbox(PersistentSandbox):
         assert isinstance(origin, DockerSandbox)
         if self._machine is not None:
             raise SandboxError("a Docker sandbox with a user of the image cannot be forked: its files are everywhere")
-        packing, packed = origin._execute(_AGENT, _PACK, [])
+        packing, packed = origin._execute(_ROOT, _PACK, [])
         try:
-            unpacking, unpacked = self._execute(_AGENT, "tar -xpf - -C /", [])
+            unpacking, unpacked = self._execute(_ROOT, _UNPACK, [])
             try:
                 copied = pass_on(packing, unpacking, time.monotonic() + _LAY_SECONDS)
                 for pipes, status in ((packing, packed), (unpacking, unpacked)):

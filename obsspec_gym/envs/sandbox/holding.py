@@ -25,10 +25,10 @@ _REMOVE_SECONDS = 30.0
 _LOST_SECONDS = 0.3
 _POLL_SECONDS = 0.02
 # The supervisor's, and root's when a machine is made; the agent has none, whoever it is. KILL: to end the agent's
-# processes. The others only where the file system is the container's own: to make files of several users, and (SETPCAP)
-# to give all of these up for an agent that is root.
-_CAPABILITIES = ("KILL",)
-_MAKING = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "SETGID", "SETUID", "SETPCAP")
+# processes. The next: to copy an agent's files, whatever permissions they have. The last, only where a machine is made:
+# to act as other users there and (SETPCAP) to give all of these up for an agent that is root.
+_CAPABILITIES = ("KILL", "CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID")
+_MAKING = ("SETGID", "SETUID", "SETPCAP")
 
 
 @dataclass(frozen=True, slots=True)
