@@ -12,6 +12,9 @@ from hypothesis import strategies as st
 from obsspec_gym.envs.canonical import canonical
 from obsspec_gym.envs.observation import ObservationFormat
 from obsspec_gym.envs.sandbox.base import CommandResult
+from obsspec_gym.envs.tasks import Task
+from obsspec_gym.envs.terminal import TerminalEnv
+from obsspec_gym.envs.vector import TerminalVectorEnv
 
 HOME = "/home/agent"
 
@@ -180,3 +183,17 @@ def test_a_made_up_directory_is_masked_in_the_status_line_and_the_timeout_is_not
     result = CommandResult(b"", 0, None, "/tmp/tmp.Wq3xYz8AbC", 30.0, timed_out=True)
     assert layout.format(result, HOME, 30.0) == "[timeout after 30 s] /tmp/tmp.<temp>"
     assert layout.may_become("", "[timeout after 30 s] /tmp/tmp.<temp>")
+
+
+@pytest.mark.filterwarnings("ignore::obsspec_gym.envs.sandbox.local.NoIsolationWarning")
+def test_terminals_show_masked_observations() -> None:
+    layout = ObservationFormat(canonical=True)
+    with TerminalEnv(task=Task("t", "Do."), sandbox="local", observation_format=layout) as env:
+        env.reset()
+        assert env.step("date; echo 12:34")[0] == "<date>\n<time>\n[exit 0] ~"
+    envs = TerminalVectorEnv(2, task=Task("t", "Do."), sandbox="local", observation_format=layout)
+    try:
+        envs.reset()
+        assert list(envs.step(["date", "date +%s"])[0]) == ["<date>\n[exit 0] ~", "<time>\n[exit 0] ~"]
+    finally:
+        envs.close()
