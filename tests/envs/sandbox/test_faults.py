@@ -16,7 +16,7 @@ import pytest
 
 from obsspec_gym.envs.sandbox import bubblewrap, local, make_sandbox
 from obsspec_gym.envs.sandbox.bubblewrap import bubblewrap_available
-from obsspec_gym.envs.sandbox.processes import children, descendants
+from obsspec_gym.envs.sandbox.processes import children, descendants, send_signal
 from obsspec_gym.envs.sandbox.supervised import SupervisedSandbox
 from obsspec_gym.envs.tasks.task import Expert, Task
 from obsspec_gym.envs.terminal import BROKEN
@@ -137,8 +137,7 @@ def test_a_shell_killed_from_outside_is_replaced(two: Two) -> None:
 
 
 def killed(pid: int) -> None:
-    for below in (*descendants(pid), pid):
-        os.kill(below, signal.SIGKILL)
+    send_signal((*descendants(pid), pid), signal.SIGKILL)
 
 
 @pytest.mark.parametrize("moment", ["before", "during"])
