@@ -19,6 +19,7 @@ from obsspec_gym.errors import InvalidArgumentError, SandboxError, SandboxUnavai
 
 _UNBUILT = re.compile(r".*? cannot be (made|built): .*?\bline \d+: ")
 _CAUSE_CHARACTERS = 120
+_NO_EXPERT = "no expert"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +67,7 @@ def check_task(suite: Suite, index: int, kind: str = "bubblewrap", *, before: bo
         try:
             expert = suite.expert(task)
         except InvalidArgumentError as error:
-            return replace(done, reason=str(error))
+            return replace(done, reason=f"{_NO_EXPERT}: {error}")
         with scene(task, kind) as sandbox:
             try:
                 verdict = play(sandbox, task, expert)
@@ -141,10 +142,12 @@ def summary(checks: Iterable[TaskCheck]) -> dict[str, int | dict[str, int]]:
 
     Returns:
         ``tasks``, ``built``, ``refused_by_cause``, ``unsolved_before`` (of those tried), ``solved_before``,
-        ``graded`` (the expert reached a verdict), ``accepted`` (with reward 1) and ``rejected_by_cause``.
+        ``without_expert``, ``graded`` (the expert reached a verdict), ``accepted`` (with reward 1) and
+        ``rejected_by_cause``.
     """
     checks = list(checks)
     built = [done for done in checks if not done.refused]
+    alone = [done for done in built if _cause(done.reason) == _NO_EXPERT]
     graded = [done for done in built if done.after is not None]
     return {
         "tasks": len(checks),
@@ -152,9 +155,10 @@ def summary(checks: Iterable[TaskCheck]) -> dict[str, int | dict[str, int]]:
         "refused_by_cause": _by_cause(_cause(done.refused) for done in checks if done.refused),
         "unsolved_before": sum(done.before is not None and done.before < 1 for done in built),
         "solved_before": sum(done.before is not None and done.before >= 1 for done in built),
+        "without_expert": len(alone),
         "graded": len(graded),
         "accepted": sum(done.after == 1 for done in graded),
-        "rejected_by_cause": _by_cause(_cause(done.reason) for done in built if done.reason),
+        "rejected_by_cause": _by_cause(_cause(done.reason) for done in built if done.reason and done not in alone),
     }
 
 
