@@ -133,7 +133,7 @@ def play(sandbox: Sandbox, task: Task, expert: Expert) -> Verdict:
     command = next(expert)
     while (answer := submitted_answer(command)) is None:
         result = sandbox.run(command, task.time_limit or task.timeout)
-        command = expert.send(ObservationFormat().format(result, sandbox.workdir, task.timeout))
+        command = expert.send(ObservationFormat().format(result, sandbox.home, task.timeout))
     return judge(sandbox, task, answer)
 
 

@@ -260,7 +260,7 @@ class TerminalEnv(gym.Env[str, str]):
         }
         if result.exit_code is not None:
             report["exit_code"] = result.exit_code
-        return self._format.format(result, home=sandbox.workdir, timeout=timeout), report
+        return self._format.format(result, home=sandbox.home, timeout=timeout), report
 
     def _exhausted(self, episode: _Episode) -> str | None:
         """What the episode has used up, if anything."""

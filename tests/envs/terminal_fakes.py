@@ -27,7 +27,7 @@ class FakeSandbox:
     gate = threading.Event()
     hanging = threading.Event()
 
-    workdir = "/home/agent"
+    workdir = home = "/home/agent"
 
     def __init__(self) -> None:
         self.files: dict[str, str | bytes] = {}

@@ -40,7 +40,12 @@ class Sandbox(Protocol):
 
     @property
     def workdir(self) -> str:
-        """The agent's home and first working directory, as seen inside."""
+        """The agent's first working directory, as seen inside; its home, unless its machine says otherwise."""
+        ...
+
+    @property
+    def home(self) -> str:
+        """The agent's HOME, as seen inside, once a command has run: observations write it as ``~``."""
         ...
 
     def start(self) -> None:

@@ -36,6 +36,11 @@ class LocalSandbox(SupervisedSandbox):
         """The agent's home and first working directory; empty before the start."""
         return self._home
 
+    @property
+    def home(self) -> str:
+        """The same."""
+        return self._home
+
     def _build(self, resources: Resources) -> Layers:
         warnings.warn(
             "a local sandbox isolates nothing: commands run with your rights, on your files and your network",

@@ -154,7 +154,7 @@ def test_rewards_come_from_the_files_else_from_the_exit_status(write: Write, scr
     try:
         assert env.reset(seed=0)[0] == "Sum it up."
         observation, *_ = env.step("cat numbers; ls /tests /logs/verifier")
-        assert observation == "1\n2\n/logs/verifier:\n\n/tests:\n[exit 0] ~"
+        assert observation == "1\n2\n/logs/verifier:\n\n/tests:\n[exit 0] /work"
         env.step(
             "for p in /tests/test_sum.py /logs/verifier/reward.txt; do echo 'planted' > $p; done; ln -s /etc /tests/etc"
         )
