@@ -6,12 +6,10 @@ import os
 from collections.abc import Iterator
 
 import pytest
+from docker_tools import PID
 
 from obsspec_gym.envs.sandbox.daemon import Daemon
 from obsspec_gym.envs.sandbox.docker import DockerSandbox
-from obsspec_gym.envs.sandbox.reaper import LABEL
-
-PID = os.environ.get("OBSSPEC_TEST_DAEMON")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -26,11 +24,6 @@ def daemon() -> Iterator[Daemon]:
     daemon = Daemon()
     yield daemon
     daemon.close()
-
-
-def ours(daemon: Daemon) -> set[str]:
-    """Names of all containers that we made."""
-    return {each["Names"][0].lstrip("/") for each in daemon.api.containers(all=True, filters={"label": LABEL})}
 
 
 @pytest.fixture

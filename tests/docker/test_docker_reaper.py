@@ -9,7 +9,7 @@ import sys
 import time
 from dataclasses import replace
 
-from conftest import ours
+from docker_tools import ours
 
 from obsspec_gym.envs.sandbox.daemon import Daemon
 from obsspec_gym.envs.sandbox.docker_image import choose_image

@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 import pytest
-from conftest import PID, ours
+from docker_tools import PID, ours
 
 from obsspec_gym.envs.sandbox import Sandbox, make_sandbox
 from obsspec_gym.envs.sandbox.daemon import Daemon

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from conftest import ours
+from docker_tools import ours
 
 from obsspec_gym.envs.sandbox import make_sandbox
 from obsspec_gym.envs.sandbox.daemon import Daemon
