@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from obsspec_gym.envs.tasks.build_script import CONTEXT, PRELUDE
-from obsspec_gym.envs.tasks.dockerfile import DockerfileError, Heredoc, Instruction, expand, parse, split_words
+from obsspec_gym.envs.tasks.dockerfile import DockerfileError, Heredoc, Instruction, parse
+from obsspec_gym.envs.tasks.substitution import expand, split_words
 from obsspec_gym.envs.tasks.task import Image
 
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"

@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from obsspec_gym.envs.tasks.dockerfile import DockerfileError, Instruction, expand, opened_heredocs, parse, split_words
+from obsspec_gym.envs.tasks.dockerfile import DockerfileError, Instruction, opened_heredocs, parse
 from obsspec_gym.envs.tasks.image import shell_script
+from obsspec_gym.envs.tasks.substitution import expand, split_words
 
 PLAIN = st.text(st.characters(codec="utf-8", exclude_characters="\n\r\\<#`", exclude_categories=("C", "Z")), min_size=1)
 WORDS = st.lists(PLAIN, min_size=1, max_size=5)
