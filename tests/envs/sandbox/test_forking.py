@@ -223,6 +223,8 @@ def test_an_interrupted_fork_leaves_the_origin(own_sandbox: Sandbox, monkeypatch
             own_sandbox.fork()
     assert len(os.listdir("/proc/self/fd")) == before
     assert own_sandbox.run("echo $v; md5sum <f").output.startswith(b"1\n")
+    # The supervisor's next answer is not what was left of the archive.
+    assert own_sandbox.run("exit 3").exit_code == 3
     own_sandbox.write({"x": "y"})
     with closing(own_sandbox.fork()) as twin:
         assert twin.run("cat x; wc -c <f").output == b"y3000000\n"

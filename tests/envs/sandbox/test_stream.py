@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
+import glob
+import os
 import secrets
 import select
 import shlex
 import time
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -170,6 +174,30 @@ def test_leaving_half_way_stops_the_command(how: str, sandbox: Sandbox) -> None:
     kept = b"" if how == "verify" else b"7"  # verifying always replaces the shell
     size = sandbox.run("wc -c <ticks").output
     assert sandbox.run('sleep 0.1; echo "$v"; wc -c <ticks').output == kept + b"\n" + size
+
+
+def test_a_stream_that_nobody_refers_to_is_stopped_at_once(sandbox: Sandbox) -> None:
+    argument = f"98765.{os.getpid()}7"
+    stream: CommandStream | None = sandbox.stream(f"echo first; sleep {argument}; echo $v")
+    assert stream is not None
+    assert next(stream) == "first\n"
+    deadline = time.monotonic() + 20.0
+    while not running(argument):
+        assert time.monotonic() < deadline
+    stream = None
+    gc.collect()
+    assert not running(argument)
+    assert not sandbox.run("true").restarted
+
+
+def running(argument: str) -> list[str]:
+    """Processes that have this on their command line."""
+    found = []
+    for path in glob.glob("/proc/[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            if argument.encode() in Path(path).read_bytes().split(b"\0"):
+                found.append(path)
+    return found
 
 
 @pytest.mark.parametrize("where", ["reading", "stopping"])
