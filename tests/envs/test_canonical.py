@@ -86,7 +86,7 @@ volatile = st.sampled_from(
 mixed = st.lists(volatile, max_size=14).map("".join) | st.lists(volatile, max_size=14).map(" ".join)
 
 
-@settings(max_examples=1_000)
+@settings(max_examples=400)
 @given(mixed)
 def test_masking_again_changes_nothing(text: str) -> None:
     assert canonical(canonical(text)) == canonical(text)
@@ -112,7 +112,7 @@ def formatted(output: bytes, layout: ObservationFormat) -> str:
     return layout.format(CommandResult(output, len(output), 0, HOME, 0.0), HOME, 30.0)
 
 
-@settings(max_examples=500)
+@settings(max_examples=200)
 @given(mixed, st.integers(8, 60))
 def test_what_happens_was_always_possible(text: str, limit: int) -> None:
     layout = ObservationFormat(limit, canonical=True)

@@ -140,7 +140,7 @@ def test_the_expert_solves_every_kind_and_neither_nothing_nor_a_wrong_answer_doe
         reward, transcript = play(task, expert)
         assert reward == 1, transcript
         if task.answer is not None:
-            done = [command for command, _ in transcript]
+            done = [command for command, _ in transcript] if family == "build" else []  # others ask for no more
             assert play(task, lambda transcript, done=done: [*done, "submit 1234567"][len(transcript)])[0] == 0
 
 
