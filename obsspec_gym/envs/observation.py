@@ -15,6 +15,8 @@ _STATUS = re.compile(r"\[(exit \d+|timeout after [\d.e+-]+ s)(, shell restarted)
 _ELISION = re.compile(r"^\[\.\.\. ([1-9]\d*) bytes elided \.\.\.\]\n", re.MULTILINE)
 _REPLACEMENT = "\ufffd"
 _LONGEST = 4  # bytes of the longest UTF-8 character
+_LONGEST_PATH = 4_096
+_KEPT_OF_PATH = 1_000
 
 
 class _Version:
@@ -110,6 +112,8 @@ class ObservationFormat:
         half = min(self.limit, len(output)) // 2
         head, kept = codecs.utf_8_decode(output[:half], "replace", False)
         start = _next_character(output, len(output) - half, gap)
+        if gap:  # the sandbox's own cut may have split a character, whose beginning is not there any more
+            start = max(start, gap + _rest_of_character(output[gap:]))
         elided = total - kept - (len(output) - start)
         tail = output[start:].decode("utf-8", "replace")
         return f"{_line(self._masked(head))}[... {elided} bytes elided ...]\n{self._masked(tail)}"
@@ -164,7 +168,9 @@ def _shorten(cwd: str, home: str) -> str:
     if cwd == home or cwd.startswith(home.rstrip("/") + "/"):
         cwd = "~" + cwd[len(home.rstrip("/")) :]
     readable = cwd.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
-    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in readable)
+    shown = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in readable)
+    # Longer than any path that the kernel takes: somebody went there step by step.
+    return shown if len(shown) <= _LONGEST_PATH else f"{shown[:_KEPT_OF_PATH]}[...]{shown[-_KEPT_OF_PATH:]}"
 
 
 def _next_character(output: bytes, at: int, since: int) -> int:
@@ -177,6 +183,12 @@ def _next_character(output: bytes, at: int, since: int) -> int:
             except UnicodeDecodeError:
                 continue
     return at
+
+
+def _rest_of_character(output: bytes) -> int:
+    """How many bytes at the beginning can only belong to a character that began before."""
+    most = min(len(output), _LONGEST - 1)
+    return next((i for i in range(most) if not 0x80 <= output[i] < 0xC0), most)
 
 
 def _fewest_bytes(text: str) -> int:

@@ -53,6 +53,13 @@ def test_version_1(outcome: CommandResult, expected: str) -> None:
     assert ObservationFormat.version == 1
 
 
+def test_a_directory_without_end_is_cut() -> None:
+    shown = ObservationFormat().format(result(cwd=HOME + "/a" * 40_000), HOME, 30.0)
+    assert shown == "[exit 0] ~" + "/a" * 499 + "/[...]" + "/a" * 500
+    assert ObservationFormat().format(result(cwd="/" + "a" * 4_095), HOME, 30.0) == "[exit 0] /" + "a" * 4_095
+    assert ObservationFormat().may_become("", shown)
+
+
 def test_fractions_of_a_second_are_shown() -> None:
     assert ObservationFormat().format(result(exit_code=None), HOME, 0.5) == "[timeout after 0.5 s] ~"
 

@@ -31,8 +31,8 @@ class OutputBuffer:
             data = data[room:]
         self._tail += data
         if len(self._tail) > 2 * self._half:
-            del self._tail[: -self._half]
+            del self._tail[: len(self._tail) - self._half]
 
     def __bytes__(self) -> bytes:
         """Everything, or the two halves joined when ``total`` is over the limit."""
-        return bytes(self._head + self._tail[-self._half :])
+        return bytes(self._head + self._tail[max(0, len(self._tail) - self._half) :])

@@ -55,7 +55,7 @@ class Case:
 
 def stopped(command: str, output: str = "", *, restarted: bool | None = False, **more: Any) -> Case:
     """A command that has to be stopped at its timeout."""
-    return Case(command, output, None, restarted=restarted, timeout=0.6, **more)
+    return Case(command, output, None, restarted=restarted, timeout=0.4, **more)
 
 
 def matches(expected: str, output: bytes, home: str) -> bool:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 
 import pytest
 from hostile import ANY, CASES, matches
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
 
 from obsspec_gym.envs.sandbox import Sandbox
 
@@ -51,14 +54,13 @@ def test_directories_with_odd_names_survive_a_restart(sandbox: Sandbox) -> None:
 
 def test_directories_of_any_depth_are_reported(sandbox: Sandbox) -> None:
     """Longer than what the kernel takes as a path, and than a pipe holds."""
-    deep = sandbox.run("n=$(printf '%0250d'); for i in {1..270}; do mkdir $n && cd $n || break; done; cd")
-    assert deep.exit_code == 0
-    deep = sandbox.run("for i in {1..270}; do cd $(printf '%0250d') || break; done; echo on", 60.0)
+    names = "n=$(printf '%0250d'); p=$n; for i in {1..14}; do p+=/$n; done"
+    deep = sandbox.run(f"{names}; for i in {{1..18}}; do mkdir -p $p && cd $p || break; done; echo on", 60.0)
     assert (deep.output, deep.exit_code) == (b"on\n", 0)
     assert deep.cwd == sandbox.workdir + "/".join(["", *["0" * 250] * 270])
     assert sandbox.run("echo on").output == b"on\n"
     assert sandbox.run("exit").restarted  # no path leads back there
-    assert sandbox.run("pwd; rm -rf ~/0*").output.decode() == f"{sandbox.workdir}\n"
+    assert sandbox.run("pwd; rm -rf ~/0*", 60.0).output.decode() == f"{sandbox.workdir}\n"
 
 
 def test_an_idle_shell_that_logs_out_is_replaced(sandbox: Sandbox) -> None:
@@ -66,3 +68,81 @@ def test_an_idle_shell_that_logs_out_is_replaced(sandbox: Sandbox) -> None:
     time.sleep(1.5)
     result = sandbox.run("pwd")
     assert (result.output, result.exit_code, result.restarted) == (b"/\n", 0, True)
+
+
+characters = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=60)
+
+
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(text=characters)
+@example(text="\x01\x7f\x01\x01")  # what bash itself uses to quote
+@example(text="\r\n\x1b[A\x04\x03")
+def test_any_text_comes_back(text: str, sandbox: Sandbox) -> None:
+    """As an argument, and as a file."""
+    quoted = shlex.quote(text)
+    result = sandbox.run(f"printf %s {quoted}; cat <<<{quoted}")
+    assert (result.output.decode(), result.exit_code) == (f"{text}{text}\n", 0)
+
+
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.binary(max_size=300))
+def test_any_bytes_come_back(data: bytes, sandbox: Sandbox) -> None:
+    sandbox.write({"f": data})
+    result = sandbox.run("cat f")
+    assert (result.output, result.output_bytes, result.exit_code) == (data, len(data), 0)
+
+
+WORDS = [
+    *[
+        "echo a",
+        "'",
+        '"',
+        "`",
+        "$(",
+        ")",
+        "((",
+        "))",
+        "{",
+        "}",
+        "[[",
+        "]]",
+        "<<E",
+        "E",
+        "<(",
+        "|",
+        "&&",
+        ";",
+        ";;",
+        "&",
+    ],
+    *[
+        "if",
+        "then",
+        "fi",
+        "do",
+        "done",
+        "case x in",
+        "esac",
+        "f()",
+        "!",
+        "#",
+        "\\",
+        "$",
+        "${",
+        "$((",
+        "=",
+        "x=(",
+        ">&3",
+    ],
+    *["eval", "return", "break", "set -u", "trap", "local x", "true", "false", "\n", "\t", "\x01", "<", "coproc"],
+]
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(parts=st.lists(st.sampled_from(WORDS), max_size=12), glue=st.sampled_from([" ", ""]))
+def test_any_command_leaves_a_shell(parts: list[str], glue: str, sandbox: Sandbox) -> None:
+    """Whatever it is, it ends, and the next command gets its own result."""
+    result = sandbox.run(glue.join(parts), 1.0)
+    assert len(result.output) <= 65_536
+    after = sandbox.run("trap - DEBUG EXIT ERR; set +u; echo on")
+    assert (after.output.splitlines()[-1:], after.exit_code, after.restarted) == ([b"on"], 0, False)
