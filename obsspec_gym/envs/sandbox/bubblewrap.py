@@ -50,6 +50,7 @@ _CLOCK = "/etc/frozen_clock.so"
 _VERIFIER = "/verifier"
 _SHM = "/shm"
 _MIB = 2**20
+_WRITABLE = {HOME: "0755", "/tmp": "1777", _SHM: "1777"}
 _ETC = {
     "passwd": f"root:x:0:0:root:/root:/bin/bash\nagent:x:{_UID}:{_UID}:agent:{HOME}:/bin/bash\n",
     "group": f"root:x:0:\nagent:x:{_UID}:\n",
@@ -428,10 +429,11 @@ def _prepare(disk: str, **arguments: list[str]) -> str:
     As files, they do not show in the agent's list of processes.
     """
     lines = [f"printf %s {shlex.quote(text)} >/etc/{name}" for name, text in _ETC.items()]
-    # Where the program is missing, their sizes alone are bounded.
-    # Without the options in force: these name this machine's users, who are nobody here.
-    bound = f"mount --options-mode ignore -o remount,nosuid,nodev,nr_inodes={int(disk) // 1024} $where || exit 1"
-    lines.append(f"for where in {HOME} /tmp {_SHM}; do ! command -v mount >/dev/null || {bound}; done")
+    # Over those of bubblewrap; where the program is missing, sizes alone are bounded.
+    options = f"nosuid,nodev,size={disk},nr_inodes={int(disk) // 1024}"
+    table = "\n".join(f"kept {path} tmpfs {options},mode={mode} 0 0" for path, mode in _WRITABLE.items())
+    lines.append(f"printf '%s\\n' {shlex.quote(table)} >{_ARGUMENTS}/mounts")
+    lines.append(f"{{ ! command -v mount >/dev/null || mount -a -T {_ARGUMENTS}/mounts; }}")
     lines.append(f"touch -d @{EPOCH} {HOME} /tmp")
     lines += [f"printf '%s\\0' {shlex.join(words)} >{_ARGUMENTS}/{name}" for name, words in arguments.items()]
     return " &&\n".join(lines)
