@@ -26,8 +26,8 @@ _PATH = "/usr/bin:/bin:/usr/sbin:/sbin:/usr/local/bin:" + os.path.dirname(os.pat
 
 _PROGRAMS = """
 awk base64 basename bash cat chmod chown chroot cmp comm cp cut date dd df diff dirname du echo env expand expr false
-find fold getent git grep groups gzip head hostname id install join kill link ln ls md5sum mkdir mkfifo mknod mktemp more
-mount mv nice nl nohup nproc od paste pgrep pkill printenv printf prlimit ps pwd python3 readlink realpath rm rmdir
+find fold getent git grep groups gzip head hostname id install join kill link ln ls md5sum mkdir mkfifo mknod mktemp
+more mount mv nice nl nohup nproc od paste pgrep pkill printenv printf prlimit ps pwd python3 readlink realpath rm rmdir
 script sed seq setpriv setsid sh sha256sum shuf sleep sort split stat stdbuf stty sync tac tail tar taskset tee test
 timeout touch tr true truncate tty uname uniq unlink unshare wc whoami xargs yes
 """
