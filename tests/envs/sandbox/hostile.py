@@ -234,7 +234,7 @@ CASES = {
     # Things that touch the shell itself.
     "exit": Case("cd /; v=1; exit 3", "", 3, restarted=True, then='echo "[$v]"; pwd', sees="[]\n{home}\n"),
     "exit in the last directory": Case("exit", restarted=True),
-    "exec": Case("exec echo replaced", "replaced\n", restarted=True),
+    "exec": Case("exec bash -c 'echo replaced'", "replaced\n", restarted=True),
     "exec fails": Case("exec nope_nope", "re:.*nope_nope: not found\n", 127),
     "set -e": Case("set -e; false; echo no", "", 1, restarted=True),
     "kill": Case("echo a; kill -9 $$", "a\n", 137, restarted=True),
