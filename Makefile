@@ -16,7 +16,7 @@ demo: $(VENV)/.demo ## Watch a small agent solve shell tasks, sequentially and w
 	$(BIN)/obsspec demo --out runs/demo
 
 test: $(VENV)/.dev ## Run the test suite.
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n auto --dist loadfile
 
 test-docker: $(VENV)/.dev ## Run the Docker tests with a daemon of their own (as root; installs docker.io if missing).
 	tests/docker/run
