@@ -29,7 +29,7 @@ class Muon(torch.optim.Optimizer):
         super().__init__(parameters, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay})
 
     @torch.no_grad()
-    def step(self, closure: None = None) -> None:  # type: ignore[override]
+    def step(self, closure: None = None) -> None:  # type: ignore[override]  # torch's takes a closure that returns a loss
         """One update."""
         for group in self.param_groups:
             shapes: dict[torch.Size, list[nn.Parameter]] = defaultdict(list)

@@ -1,4 +1,4 @@
-"""The command line, ``obsspec``: demo, rollout, bench, image, doctor.
+"""The command line, ``obsspec``: demo, rollout, bench, image, suite, doctor.
 
 ::
 
@@ -7,6 +7,7 @@
     rollout.py    episodes to files
     bench.py      the project's measurements
     image.py      the file systems that sandboxes are made from
+    suite.py      which tasks of a suite can be made and solved
     doctor.py     what this machine can do
     workload.py   which tasks, in which environments
     progress.py   what is shown while it runs

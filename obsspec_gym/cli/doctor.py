@@ -8,7 +8,6 @@ import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from importlib import metadata
 from typing import Any
@@ -52,27 +51,25 @@ def examine() -> list[Finding]:
     from obsspec_gym.cli.doctor_docker import examine_docker
 
     sandbox = _bubblewrap()
-    checks: list[Callable[[], Finding]] = [
-        _python,
-        lambda: sandbox,
-        _control_groups,
-        _local_sandbox,
-        lambda: _programs(sandbox.ok),
-        _frozen_clock,
-        _base_image,
-        _docker_daemon,
-        lambda: _package("docker", "docker"),
-        lambda: _package("torch", "lm"),
-        lambda: _package("transformers", "lm"),
-        lambda: _package("matplotlib", "lm"),
-        _pair,
-        _gpu,
-        lambda: _package("trl", "train"),
-        lambda: _package("vllm", "vllm"),
+    return [
+        _python(),
+        sandbox,
+        _control_groups(),
+        _local_sandbox(),
+        _programs(sandbox.ok),
+        _frozen_clock(),
+        _base_image(),
+        _docker_daemon(),
+        _package("docker", "docker"),
+        *examine_docker(),
+        _package("torch", "lm"),
+        _package("transformers", "lm"),
+        _package("matplotlib", "lm"),
+        _pair(),
+        _gpu(),
+        _package("trl", "train"),
+        _package("vllm", "vllm"),
     ]
-    findings = [check() for check in checks]
-    after = 1 + next(i for i, finding in enumerate(findings) if finding.name == "docker")
-    return [*findings[:after], *examine_docker(), *findings[after:]]
 
 
 def report(findings: list[Finding]) -> dict[str, Any]:

@@ -262,12 +262,12 @@ class ThreadVectorEnv(VectorEnv[Any, Any, np.ndarray[Any, Any]]):
         return self.call("render")
 
     @property
-    def np_random_seed(self) -> tuple[int, ...]:  # type: ignore[override]
+    def np_random_seed(self) -> tuple[int, ...]:  # type: ignore[override]  # one seed each; Gymnasium types both ways
         """Every environment's seed."""
         return self.get_attr("np_random_seed")
 
-    @property  # type: ignore[misc]
-    def np_random(self) -> tuple[np.random.Generator, ...]:  # type: ignore[override]
+    @property  # type: ignore[misc]  # Gymnasium's has a setter, which nothing could set here
+    def np_random(self) -> tuple[np.random.Generator, ...]:  # type: ignore[override]  # see above
         """Every environment's generator."""
         return self.get_attr("np_random")
 
@@ -299,7 +299,7 @@ class ThreadVectorEnv(VectorEnv[Any, Any, np.ndarray[Any, Any]]):
             raise InvalidArgumentError(f"actions must be {len(ids)}, one for each environment, got {len(actions)}")
         for env_id, action in zip(ids, actions, strict=True):
             self._check(self._worker(env_id), action)
-        return actions  # type: ignore[return-value]
+        return actions  # type: ignore[return-value]  # a batch of actions iterates over single ones
 
     def _worker(self, env_id: int) -> EnvWorker:
         self._require_open()
@@ -313,7 +313,7 @@ class ThreadVectorEnv(VectorEnv[Any, Any, np.ndarray[Any, Any]]):
 
     def _batch(self, observations: list[Observation]) -> Any:
         empty = create_empty_array(self.single_observation_space, n=self.num_envs, fn=np.zeros)
-        return concatenate(self.single_observation_space, observations, empty)  # type: ignore[arg-type]
+        return concatenate(self.single_observation_space, observations, empty)  # type: ignore[arg-type]  # typed for spaces whose batch is an array
 
     def _each(self, functions: Sequence[Callable[[], Any]]) -> tuple[Any, ...]:
         self._require_open()

@@ -1,14 +1,14 @@
 """Latency profiles: what a simulation takes as given, each number with where it comes from.
 
 *Seen* numbers stand in a public source, *derived* ones follow from seen ones by a fit or a ratio, *assumed* ones were
-chosen, before any result was looked at. ``obsspec simulate`` prints how much a result depends on the assumed ones.
+chosen, before any result was looked at.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from statistics import NormalDist
 
 from obsspec_gym.agents.engine.serving import ServingSpeed
@@ -43,15 +43,6 @@ class Lognormal:
             return min(self.cap, self.median)
         return min(self.cap, self.median * math.exp(self.sigma * _NORMAL.inv_cdf(quantile)))
 
-    def scaled(self, factor: float) -> Lognormal:
-        """Median and cap times a factor."""
-        return Lognormal(self.median * factor, self.sigma, self.cap * factor)
-
-    @property
-    def mean(self) -> float:
-        """Mean, the cap left out."""
-        return self.median * math.exp(self.sigma**2 / 2)
-
 
 @dataclass(frozen=True, slots=True)
 class Mixture:
@@ -71,15 +62,6 @@ class Mixture:
                 return part.at(uniform("value", *names))
             which -= weight
         return self.parts[-1][1].at(uniform("value", *names))
-
-    def scaled(self, factor: float) -> Mixture:
-        """All values times a factor; the caps stay."""
-        return Mixture(tuple((w, replace(part, median=part.median * factor)) for w, part in self.parts))
-
-    @property
-    def mean(self) -> float:
-        """Mean, the caps left out."""
-        return sum(weight * part.mean for weight, part in self.parts)
 
 
 @dataclass(frozen=True, slots=True)

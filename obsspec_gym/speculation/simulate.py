@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from obsspec_gym.agents.engine.serving import ServingCounters, ServingEngine, tokens
 from obsspec_gym.agents.generation import Generation
@@ -20,8 +19,19 @@ from obsspec_gym.speculation.collector import Collection, collect_async
 from obsspec_gym.speculation.metrics import Measures, measure
 from obsspec_gym.speculation.profiles import Profile, uniform
 from obsspec_gym.speculation.selector import FixedSelector, Off, Selector
-from obsspec_gym.speculation.slot import Episode, StepResult
-from obsspec_gym.types import Action, Completion, EpisodeId, Observation, Prediction, Priority, TokenIds, Transition
+from obsspec_gym.speculation.simulation import SimulatedSlot
+from obsspec_gym.speculation.slot import Episode
+from obsspec_gym.types import (
+    Action,
+    Completion,
+    EpisodeId,
+    Observation,
+    Outcome,
+    Prediction,
+    Priority,
+    TokenIds,
+    Transition,
+)
 
 ALTERNATIVE = 0.25
 """Assumed: a further prediction is right for this share of what the ones before it left."""
@@ -81,6 +91,10 @@ class World:
         """The observation that a turn brings."""
         return f"{episode.task_id} {episode.sample} {turn}"
 
+    def after(self, episode: EpisodeId, actions: tuple[Action, ...]) -> Outcome:
+        """What the last of some actions brings."""
+        return Outcome(self.outcome(episode, len(actions) - 1), ends=len(actions) >= self.turns(episode))
+
     def seconds(self, episode: EpisodeId, turn: int) -> float:
         """How long a turn's tool takes, with the way there."""
         names = (self.seed, episode.task_id, episode.sample, turn)
@@ -98,30 +112,6 @@ class World:
 
     def _uniform(self, what: str, episode: EpisodeId, turn: int = 0) -> float:
         return uniform(what, self.seed, episode.task_id, episode.sample, turn)
-
-
-class WorldSlot:
-    """One environment of a simulated world."""
-
-    def __init__(self, world: World) -> None:
-        self._world = world
-        self._episode = EpisodeId("")
-        self._turn = self._turns = 0
-
-    async def reset(self, episode: Episode) -> tuple[Observation, dict[str, Any]]:
-        """Begins an episode at once."""
-        self._episode, self._turn, self._turns = episode.id, 0, self._world.turns(episode.id)
-        return f"task {episode.id.task_id}", {}
-
-    async def step(self, action: Action) -> StepResult:
-        """Sleeps for the tool's seconds, then answers."""
-        turn = self._turn
-        self._turn += 1
-        await asyncio.sleep(self._world.seconds(self._episode, turn))
-        return self._world.outcome(self._episode, turn), 0.0, self._turn >= self._turns, False, {}
-
-    def close(self) -> None:
-        """Owns nothing."""
 
 
 class ServedPolicy:
@@ -238,7 +228,7 @@ def simulate(profile: Profile, setting: Setting, *, rollouts: int, envs: int | N
 async def _run(profile: Profile, setting: Setting, rollouts: int, envs: int, seed: int) -> Simulated:
     world, engine = World(profile, seed), ServingEngine(profile.speed)
     episodes = [Episode(EpisodeId(f"{index // profile.group}", index % profile.group)) for index in range(rollouts)]
-    slots = [WorldSlot(world) for _ in range(min(envs, rollouts))]
+    slots = [SimulatedSlot(world.after, world.seconds) for _ in range(min(envs, rollouts))]
     try:
         collection: Collection = await collect_async(
             slots,

@@ -33,7 +33,7 @@ def may_change_state(command: object) -> bool:
     never a wrong rollout.
 
     Example:
-        >>> may_change_state("grep -rn TODO src | head"), may_change_state("echo 3 > n"), may_change_state("make")
+        >>> may_change_state("grep -rn error src | head"), may_change_state("echo 3 > n"), may_change_state("make")
         (False, True, True)
     """
     return not isinstance(command, str) or _may_change_state(str(command))

@@ -7,6 +7,7 @@ import tarfile
 import tempfile
 from pathlib import Path
 
+from obsspec_gym.envs.cache import cache_root
 from obsspec_gym.envs.images.definition import find_definition
 from obsspec_gym.envs.sandbox.files import EPOCH
 from obsspec_gym.errors import SandboxUnavailableError
@@ -16,14 +17,8 @@ _AGENTS = "home/agent"
 
 
 def cache_directory() -> Path:
-    """``$XDG_CACHE_HOME/obsspec_gym/images``.
-
-    Without ``XDG_CACHE_HOME`` it is ``~/.cache``, and for root ``/var/cache``: sandboxes that root starts run as
-    nobody, who cannot look into root's home.
-    """
-    given = os.environ.get("XDG_CACHE_HOME", "")
-    default = Path("/var/cache") if os.geteuid() == 0 else Path.home() / ".cache"
-    return (Path(given) if given.startswith("/") else default) / "obsspec_gym" / "images"
+    """Below :func:`~obsspec_gym.envs.cache.cache_root`."""
+    return cache_root() / "images"
 
 
 def cached(name: str = "base") -> Path:

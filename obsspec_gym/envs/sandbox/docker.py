@@ -24,19 +24,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
 
-from obsspec_gym.envs.sandbox.base import CommandResult
-from obsspec_gym.envs.sandbox.checks import check_environment
 from obsspec_gym.envs.sandbox.containers import PREPARE, ContainerSession, FramedPipes, exit_status, pass_on
 from obsspec_gym.envs.sandbox.files import EPOCH
 from obsspec_gym.envs.sandbox.holding import Container, Limits
 from obsspec_gym.envs.sandbox.image_root import Account, ImageRoot
+from obsspec_gym.envs.sandbox.imaged import HOME, ImagedSandbox
 from obsspec_gym.envs.sandbox.layers import ENVIRONMENT, Layers, Resources
 from obsspec_gym.envs.sandbox.persistent import PersistentSandbox
 from obsspec_gym.envs.sandbox.pipes import Intake
 from obsspec_gym.envs.shell import COMMAND, Shell
 from obsspec_gym.errors import InvalidArgumentError, SandboxError
-
-HOME = "/home/agent"
 
 _AGENT = "1000:1000"
 _ROOT = "0:0"
@@ -51,7 +48,7 @@ _UNPACK = "tar --numeric-owner --same-owner -xpf - -C /"
 _NO_CAPABILITIES = "setpriv --bounding-set=-all --inh-caps=-all --ambient-caps=-all"
 
 
-class DockerSandbox(PersistentSandbox):
+class DockerSandbox(ImagedSandbox):
     """A sandbox that is a Docker container.
 
     The image must have bash, env, tar, gzip and head (and setpriv, for agents that are root); it is never pulled.
@@ -79,6 +76,8 @@ class DockerSandbox(PersistentSandbox):
         b'/home/agent\\n'
     """
 
+    needs = "user"
+
     def __init__(
         self,
         *,
@@ -93,120 +92,62 @@ class DockerSandbox(PersistentSandbox):
         env: Mapping[str, str] | None = None,
     ) -> None:
         limits = Limits(disk_mib, file_mib, memory_mib, processes, cpus)
-        check_environment(env or {})
         if user is None and (workdir, env or None) != (None, None):
             raise InvalidArgumentError("workdir and env are for sandboxes with a user of the image: give user as well")
         self._container = Container()
-        super().__init__(self._container)
+        super().__init__(None if user is None else ImageRoot(Path("/"), user, workdir, disk_mib), env, self._container)
         self._options: dict[str, Any] = {"image": image, "disk_mib": disk_mib, "file_mib": file_mib}
         self._options |= {"memory_mib": memory_mib, "processes": processes, "cpus": cpus}
         self._options |= {"user": user, "workdir": workdir, "env": dict(env or {})}
         self._limits = limits
-        self._machine = None if user is None else ImageRoot(Path("/"), user, workdir, disk_mib)
-        self._account: Account | None = None
-
-    @property
-    def workdir(self) -> str:
-        """The agent's first working directory, as seen inside; its home, unless it was given."""
-        return (self._machine.workdir if self._machine else None) or self.home
 
     @property
     def container(self) -> str:
         """The name of its container, for Docker's own tools; empty before the start."""
         return self._container.name
 
-    def provision(
-        self,
-        script: str,
-        files: Mapping[str, str | bytes] | None = None,
-        env: Mapping[str, str] | None = None,
-        *,
-        cwd: str = "/",
-        timeout: float = 600.0,
-    ) -> CommandResult:
-        """Runs a script as root in a clean process of its own, to make the machine that the agent then finds.
-
-        See :meth:`obsspec_gym.envs.sandbox.bubblewrap.BubblewrapSandbox.provision`.
-        """
-        if self._machine is None:
-            raise InvalidArgumentError("provision needs a sandbox with a user of the image: give user")
-        with self._alone():
-            self._account, self._entered, self._cwd = None, False, ""
-            return self._run_aside(script, files or {}, env or {}, "BUILD", timeout, cwd)
-
-    @property
-    def home(self) -> str:
-        """The agent's HOME; with a user of the image, as known once the agent's shell has started."""
-        return self._account.home if self._account else HOME
-
     def _twin(self) -> Self:
         return type(self)(**self._options)
 
     def _build(self, resources: Resources) -> Layers:
         prepare = [PREPARE]
-        if self._machine is None:
+        if self._image is None:
             prepare.append(f"touch -d @{EPOCH} /tmp")
-        elif self._machine.workdir:
-            prepare.append(f"mkdir -p {shlex.quote(self._machine.workdir)}")
+        elif self._image.workdir:
+            prepare.append(f"mkdir -p {shlex.quote(self._image.workdir)}")
         return Layers(
             outer=(),
             prepare="\n".join(prepare),
             inner=_AGENT_ROLE,
             judging=_ASIDE_ROLE,
-            home=HOME if self._machine is None else "/root",
+            home=HOME if self._image is None else "/root",
             verifier=f"{_VERIFIER}/files",
             limits=f"ulimit -c 0 -n 1024 -f {self._limits.file_mib * 1024}",
             base="/",
             kept=(HOME[1:], "tmp"),
-            provisioned=self._machine is not None,
+            provisioned=self._image is not None,
         )
 
     def _start_supervisor(self, layers: Layers, intake: Intake | None) -> None:
-        self._container.start(self._options["image"], self._limits, home=None if self._machine else HOME)
+        self._container.start(self._options["image"], self._limits, home=None if self._image else HOME)
 
     def _supervise(self, command: str, timeout: float = _WORK_SECONDS) -> str:
         return self._container.require().ask(command, timeout)
 
-    def _run_aside(
-        self,
-        script: str,
-        files: Mapping[str, str | bytes],
-        env: Mapping[str, str],
-        variable: str,
-        timeout: float,
-        cwd: str | None = None,
-    ) -> CommandResult:
-        if self._machine is not None:
-            env = {"USER": "root", "LOGNAME": "root", **env}
-        return super()._run_aside(script, files, env, variable, timeout, cwd)
-
     def _destination(self) -> str:
-        if self._machine is not None:
-            self._known()
+        if self._image is not None:
+            self._known(self._image)
         return self.workdir
 
-    def _enter_agent(self) -> None:
-        """Starts the agent's shell, as the user that the image has under that name."""
-        if self._machine is None:
-            super()._enter_agent()
-            return
-        account = self._known()
-        environment = {"HOME": account.home, "USER": account.name, "LOGNAME": account.name, **self._options["env"]}
-        self._enter(_AGENT_ROLE, environment)
-        self._entered = True
+    def _agent_prefix(self, image: ImageRoot, account: Account) -> str:
+        return _AGENT_ROLE
 
-    def _known(self) -> Account:
-        """The agent's account in the image."""
-        assert self._machine is not None
-        if self._account is None:
-            said = self._supervise("cat /etc/passwd; echo; sed 's/^/group:/' /etc/group")
-            self._account = self._machine.account(said)
-        self._cwd = self._cwd or self.workdir
-        return self._account
+    def _accounts(self, image: ImageRoot) -> str:
+        return image.lookup("")
 
     def _user(self, role: str) -> str:
         """Whom the daemon starts a process as."""
-        if self._machine is None:
+        if self._image is None:
             return _AGENT
         return _ROOT if role == _ASIDE_ROLE or self._account is None else f"{self._account.uid}:{self._account.gid}"
 
@@ -258,7 +199,7 @@ class DockerSandbox(PersistentSandbox):
         """Takes over home and ``/tmp``: an archive from container to container, through this process."""
         intake.close()
         assert isinstance(origin, DockerSandbox)
-        if self._machine is not None:
+        if self._image is not None:
             raise SandboxError("a Docker sandbox with a user of the image cannot be forked: its files are everywhere")
         packing, packed = origin._execute(_ROOT, _PACK, [])
         try:

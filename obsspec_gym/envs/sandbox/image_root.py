@@ -168,9 +168,13 @@ class ImageRoot:
         uid, gid = (account.uid, account.gid) if account else (0, 0)
         return f"bash {_ENTER} {role} {uid} {gid} {shlex.quote(workdir)}"
 
-    def lookup(self) -> str:
-        """Bash that prints what :meth:`account` reads."""
-        return f'printf "%s\\n--\\n%s\\n" "$(<{_ROOT}/etc/passwd)" "$(<{_ROOT}/etc/group)" 2>/dev/null'
+    def lookup(self, root: str = _ROOT) -> str:
+        """Bash that prints what :meth:`account` reads.
+
+        Args:
+            root: Where the supervisor sees the image; by default in the overlay.
+        """
+        return f'printf "%s\\n--\\n%s\\n" "$(<{root}/etc/passwd)" "$(<{root}/etc/group)" 2>/dev/null'
 
     def account(self, printed: str) -> Account:
         """The agent's account, from what :meth:`lookup` printed.

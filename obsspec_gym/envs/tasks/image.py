@@ -12,17 +12,18 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from obsspec_gym.envs.sandbox.files import EPOCH
+from obsspec_gym.envs.sandbox.layers import ENVIRONMENT
 from obsspec_gym.envs.tasks.build_script import CONTEXT, PRELUDE
 from obsspec_gym.envs.tasks.dockerfile import DockerfileError, Heredoc, Instruction, parse
 from obsspec_gym.envs.tasks.substitution import expand, split_words
 from obsspec_gym.envs.tasks.task import Image
 
-PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+PATH = ENVIRONMENT["PATH"]
 """Where programs are looked for unless ``ENV PATH`` says otherwise."""
 
 _IGNORED = frozenset({"CMD", "ENTRYPOINT", "LABEL", "EXPOSE", "VOLUME", "STOPSIGNAL", "HEALTHCHECK", "MAINTAINER"})
 _REMOTE = re.compile(r"[a-z][a-z0-9+.-]*://|git@")
-_EPOCH = 1_704_067_200
 
 
 def read_image(dockerfile: str, context: Path, *, timeout: float = 600.0) -> Image:
@@ -256,7 +257,7 @@ def _pack(sources: Mapping[str, Path], documents: Mapping[str, str]) -> bytes:
     def normal(entry: tarfile.TarInfo) -> tarfile.TarInfo:
         entry.uid = entry.gid = 0
         entry.uname = entry.gname = ""
-        entry.mtime = _EPOCH
+        entry.mtime = EPOCH
         return entry
 
     archive = io.BytesIO()

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from obsspec_gym.agents.engine.serving import PrefixCache, ServingEngine, ServingSpeed, tokens
+from obsspec_gym.agents.engine.prefix_cache import PrefixCache
+from obsspec_gym.agents.engine.serving import ServingEngine, ServingSpeed, tokens
 from obsspec_gym.agents.history import History
 from obsspec_gym.errors import ClosedError, InvalidArgumentError
 from obsspec_gym.speculation.clock import run_virtual

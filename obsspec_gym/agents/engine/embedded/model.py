@@ -98,7 +98,7 @@ def rows_are_independent(weights: ModelWeights) -> bool:
     keys = random(shape.kv_heads, 128, shape.head_dim)
     matrices = (layer.qkv, layer.o, layer.gate_up, layer.down, weights.head)
     return (
-        all(holds(lambda x, w=w: x @ w, random(32, w.shape[0])) for w in matrices)  # type: ignore[misc]
+        all(holds(lambda x, w=w: x @ w, random(32, w.shape[0])) for w in matrices)  # type: ignore[misc]  # mypy cannot infer such lambdas
         and holds(lambda q: torch.bmm(q, keys.transpose(1, 2)), random(shape.kv_heads, 32, shape.head_dim))
         and holds(lambda p: torch.bmm(p, keys), random(shape.kv_heads, 32, 128))
     )
