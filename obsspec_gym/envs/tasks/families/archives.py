@@ -10,6 +10,7 @@ import tarfile
 from collections.abc import Mapping, Sequence
 from random import Random
 
+from obsspec_gym.envs.sandbox.files import EPOCH
 from obsspec_gym.envs.tasks.families.common import (
     ANSWER_VERIFIER,
     HELD_OUT_LEADS,
@@ -40,7 +41,6 @@ done < "$VERIFIER/paths"
 
 _ROUNDS = 25
 _INTACT = re.compile(r"^(\S+\.tar\.gz) intact$", re.MULTILINE)
-_TIME = 1_704_067_200
 
 
 class Archives:
@@ -176,6 +176,6 @@ def _packed(contents: Mapping[str, str]) -> bytes:
     with tarfile.open(fileobj=packed, mode="w", format=tarfile.USTAR_FORMAT) as tar:
         for path, text in contents.items():
             entry = tarfile.TarInfo(path)
-            entry.size, entry.mtime = len(text), _TIME
+            entry.size, entry.mtime = len(text), EPOCH
             tar.addfile(entry, io.BytesIO(text.encode()))
     return gzip.compress(packed.getvalue(), mtime=0)
