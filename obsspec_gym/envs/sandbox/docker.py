@@ -24,8 +24,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
 
-from obsspec_gym.envs.sandbox.containers import PREPARE, ContainerSession, FramedPipes, exit_status, pass_on
+from obsspec_gym.envs.sandbox.containers import PREPARE, ContainerSession, exit_status
 from obsspec_gym.envs.sandbox.files import EPOCH
+from obsspec_gym.envs.sandbox.framed_pipes import FramedPipes, pass_on
 from obsspec_gym.envs.sandbox.holding import Container, Limits
 from obsspec_gym.envs.sandbox.image_root import Account, ImageRoot
 from obsspec_gym.envs.sandbox.imaged import HOME, ImagedSandbox

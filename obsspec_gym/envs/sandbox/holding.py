@@ -9,9 +9,10 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from obsspec_gym.envs.sandbox.containers import ContainerSupervisor, FramedPipes
+from obsspec_gym.envs.sandbox.containers import ContainerSupervisor
 from obsspec_gym.envs.sandbox.daemon import Daemon, not_found, refused, telling
 from obsspec_gym.envs.sandbox.docker_image import choose_image
+from obsspec_gym.envs.sandbox.framed_pipes import FramedPipes
 from obsspec_gym.envs.sandbox.layers import ENVIRONMENT, Resources
 from obsspec_gym.envs.sandbox.reaper import Owner, reap_once
 from obsspec_gym.errors import InvalidArgumentError, SandboxError, SandboxUnavailableError
