@@ -17,11 +17,16 @@
 
 from __future__ import annotations
 
+import _thread
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 INTERRUPTED = 130
 """The exit status after Ctrl-C: 128 + SIGINT."""
+
+_AGAIN_SECONDS = 0.01  # by then whatever could not be interrupted is usually over; if not, it comes yet again
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -35,9 +40,31 @@ def main(arguments: Sequence[str] | None = None) -> int:
         and nothing was started; 130 after Ctrl-C.
     """
     try:
-        from obsspec_gym.cli.app import run
+        with no_interrupt_lost():
+            from obsspec_gym.cli.app import run
 
-        return run(arguments)
+            return run(arguments)
     except KeyboardInterrupt:
         print("obsspec: interrupted; everything that was started is ended", file=sys.stderr)
         return INTERRUPTED
+
+
+@contextmanager
+def no_interrupt_lost() -> Iterator[None]:
+    """A Ctrl-C that arrives in a finaliser or a callback of the import system comes once more.
+
+    Python cannot raise it there: it would print the KeyboardInterrupt and go on.
+    """
+    before = sys.unraisablehook
+
+    def hook(unraisable: sys.UnraisableHookArgs) -> None:
+        if issubclass(unraisable.exc_type, KeyboardInterrupt):
+            threading.Timer(_AGAIN_SECONDS, _thread.interrupt_main).start()
+        else:
+            before(unraisable)
+
+    sys.unraisablehook = hook
+    try:
+        yield
+    finally:
+        sys.unraisablehook = before

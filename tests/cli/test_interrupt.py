@@ -11,9 +11,11 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
+from types import SimpleNamespace
 
 import pytest
 
+from obsspec_gym.cli import no_interrupt_lost
 from obsspec_gym.envs.sandbox.processes import descendants
 
 PR_SET_CHILD_SUBREAPER = 36
@@ -133,6 +135,32 @@ def test_interrupted_while_it_starts(seed, start, adopts_orphans):
     time.sleep(Random(seed).uniform(0, 1.5))
     assert started.interrupt("process") != 0
     assert_nothing_is_left(started, adopts_orphans)
+
+
+class Unraisable:
+    """Where Python swallows what is raised."""
+
+    def __del__(self) -> None:
+        raise KeyboardInterrupt
+
+
+def test_an_interrupt_that_python_swallows_comes_again():
+    def swallow() -> None:
+        Unraisable()
+        time.sleep(20)
+
+    with pytest.raises(KeyboardInterrupt), no_interrupt_lost():
+        swallow()
+
+
+def test_other_faults_of_finalisers_are_told_as_ever(monkeypatch):
+    told = []
+    monkeypatch.setattr(sys, "unraisablehook", told.append)
+    hook = sys.unraisablehook
+    with no_interrupt_lost():
+        sys.unraisablehook(SimpleNamespace(exc_type=ValueError))
+    assert [each.exc_type for each in told] == [ValueError]
+    assert sys.unraisablehook == hook
 
 
 @pytest.mark.timeout(400)  # torch is imported in three processes

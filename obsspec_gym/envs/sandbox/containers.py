@@ -151,14 +151,15 @@ class ContainerSession:
         """SIGINT to the shell and to the processes, and SIGCONT in case they are stopped."""
         # The shell first: it drops the rest of a command only if the program it waits for dies of a SIGINT that it
         # got as well.
-        self._supervisor.signal("INT", [self._pid, *pids])
-        self._supervisor.signal("CONT", [self._pid, *pids])
+        self._supervisor.signal("INT", [self._pid, *sorted(pids)])
+        self._supervisor.signal("CONT", [self._pid, *sorted(pids)])
 
     def kill(self, pids: set[int]) -> None:
         """SIGINT to the shell, SIGKILL to the processes."""
         self._supervisor.signal("INT", [self._pid])
         self._supervisor.signal("CONT", [self._pid])
-        self._supervisor.signal("KILL", pids)
+        # By number, so parents first: nothing that is about to end sees its child end and tells of it.
+        self._supervisor.signal("KILL", sorted(pids))
 
     def end(self) -> int:
         """Ends the shell and everything it started; returns the shell's exit status.

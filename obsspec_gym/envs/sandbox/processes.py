@@ -23,15 +23,20 @@ def children(pid: int) -> list[int]:
     return found
 
 
-def descendants(pid: int) -> set[int]:
-    """Every process below ``pid``, without itself."""
-    found: set[int] = set()
+def family(pid: int) -> list[int]:
+    """Every process below ``pid``, without itself; parents before their children."""
+    found: dict[int, None] = {}
     open_ = [pid]
     while open_:
         new = [child for child in children(open_.pop()) if child not in found]
-        found.update(new)
+        found.update(dict.fromkeys(new))
         open_ += new
-    return found
+    return list(found)
+
+
+def descendants(pid: int) -> set[int]:
+    """Every process below ``pid``, without itself."""
+    return set(family(pid))
 
 
 def with_environment(entry: bytes) -> set[int]:

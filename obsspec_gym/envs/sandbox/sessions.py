@@ -8,7 +8,14 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
-from obsspec_gym.envs.sandbox.processes import ProcessHandle, children, descendants, send_signal, with_environment
+from obsspec_gym.envs.sandbox.processes import (
+    ProcessHandle,
+    children,
+    descendants,
+    family,
+    send_signal,
+    with_environment,
+)
 from obsspec_gym.envs.shell import ShellProcess
 from obsspec_gym.errors import SandboxError
 
@@ -119,20 +126,28 @@ class Session:
 
     def running(self) -> set[int]:
         """What the shell started and what that started, wherever in the tree it went."""
-        root = self._chain[-2] if self._depth else self._monitor
-        return descendants(root.pid) - {self._chain[-1].pid}
+        return descendants(self._root) - {self._chain[-1].pid}
 
     def interrupt(self, pids: set[int]) -> None:
         """SIGINT to the shell and to the processes."""
         # The shell first: it drops the rest of a command only if the program it waits for dies of a SIGINT that it
         # got as well.
         self._chain[-1].interrupt()
-        send_signal(pids, signal.SIGINT, signal.SIGCONT)
+        send_signal(self._parents_first(pids), signal.SIGINT, signal.SIGCONT)
 
     def kill(self, pids: set[int]) -> None:
         """SIGINT to the shell, SIGKILL to the processes."""
         self._chain[-1].interrupt()
-        send_signal(pids, signal.SIGKILL)
+        send_signal(self._parents_first(pids), signal.SIGKILL)
+
+    @property
+    def _root(self) -> int:
+        """The process below which the shell, and all that it started and left, are found."""
+        return (self._chain[-2] if self._depth else self._monitor).pid
+
+    def _parents_first(self, pids: set[int]) -> list[int]:
+        """The order in which nothing that is about to end sees its child end, and acts on it or tells of it."""
+        return [pid for pid in family(self._root) if pid in pids]
 
     def end(self) -> int:
         """Ends the shell and everything it started; returns the shell's exit status."""

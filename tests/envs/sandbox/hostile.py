@@ -325,6 +325,11 @@ CASES = {
     "pipeline": stopped("sleep 20 | sleep 20; echo no"),
     "subshell": stopped("(sleep 20; echo no); echo no"),
     "command substitution": stopped("x=$(sleep 20; echo no); echo no"),
+    "command of a command": stopped("bash -c 'sleep 20; echo no'; echo no"),
+    "command deep down": stopped("bash -c 'bash -c \"sleep 20; echo no\"; echo no'; echo no"),
+    "child deep down ignores interrupts": stopped(
+        "bash -c 'trap \"\" INT; bash -c \"while :; do sleep 0.1; done\"; echo no'"
+    ),
     "stops itself": stopped("kill -STOP $$"),
     "child ignores interrupts": stopped("bash -c 'trap \"\" INT; while :; do sleep 0.1; done'"),
     "shell ignores interrupts": stopped("trap '' INT; while :; do sleep 0.1; done", restarted=True),

@@ -170,8 +170,8 @@ def test_a_stopped_shell_ends_at_its_timeout(two: Two) -> None:
 @pytest.mark.parametrize(
     ("module", "name", "fault"),
     [
-        (bubblewrap, "_program", lambda: ("/nonexistent/bwrap", None)),
-        (bubblewrap, "_program", lambda: (os.__file__, None)),  # there, but no program
+        (bubblewrap, "find_program", lambda: ("/nonexistent/bwrap", None)),
+        (bubblewrap, "find_program", lambda: (os.__file__, None)),  # there, but no program
         (
             local.tempfile,
             "mkdtemp",
