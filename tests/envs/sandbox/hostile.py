@@ -328,7 +328,7 @@ CASES = {
     "command of a command": stopped("bash -c 'sleep 20; echo no'; echo no"),
     "command deep down": stopped("bash -c 'bash -c \"sleep 20; echo no\"; echo no'; echo no"),
     "child deep down ignores interrupts": stopped(
-        "bash -c 'trap \"\" INT; bash -c \"while :; do sleep 0.1; done\"; echo no'"
+        'bash -c \'trap "" INT; bash -c "while :; do sleep 0.1; done"; echo no\''
     ),
     "stops itself": stopped("kill -STOP $$"),
     "child ignores interrupts": stopped("bash -c 'trap \"\" INT; while :; do sleep 0.1; done'"),
