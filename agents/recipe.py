@@ -181,7 +181,7 @@ def main() -> None:
     parser.add_argument(
         "--begun-steps", type=int, default=1300, help="of the world model, before its policy's episodes"
     )
-    parser.add_argument("--world-steps", type=int, default=1400, help="of the world model, with them")
+    parser.add_argument("--world-steps", type=int, default=1700, help="of the world model, with them")
     parser.add_argument("--episodes", type=int, default=100, help="evaluation episodes, a split")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--ship", action=argparse.BooleanOptionalAction, default=True, help="replace the shipped pair")
