@@ -5,17 +5,14 @@ All of these raise :class:`~obsspec_gym.errors.InvalidArgumentError` and start n
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TypeGuard
 
 import numpy as np
 from gymnasium.vector import AutoresetMode
 
 from obsspec_gym.envs.latency import LatencyProfile
-from obsspec_gym.envs.machine import make_machine
-from obsspec_gym.envs.sandbox import make_sandbox
-from obsspec_gym.envs.sandbox.base import Sandbox
+from obsspec_gym.envs.machine import AnySandbox, MachineFactory, Machines
 from obsspec_gym.envs.tasks import get_suite
 from obsspec_gym.envs.tasks.task import Suite, Task
 from obsspec_gym.errors import InvalidArgumentError
@@ -39,14 +36,24 @@ def read_task(suite: Suite, task: object) -> Task:
     raise InvalidArgumentError(f"task must be a Task or an index of the suite, got {type(task).__name__}")
 
 
-def read_sandbox(sandbox: object) -> Callable[[Task], Sandbox]:
-    """What makes a task's sandbox, from the name of a kind or what makes any."""
+def read_sandbox(sandbox: object, task: Task | None = None) -> MachineFactory:
+    """What makes a task's sandbox, from the name of a kind, what makes those of one kind, or what makes any.
+
+    Args:
+        sandbox: What the user wrote.
+        task: The task of every episode, where that is known: what cannot be its machine is refused now.
+    """
     if isinstance(sandbox, str):
-        make_sandbox(sandbox)  # an unknown kind is told now; constructors start nothing
-        return functools.partial(make_machine, sandbox)
-    if callable(sandbox):
-        return lambda task: sandbox()
-    raise InvalidArgumentError(f"sandbox must be the name of a kind or a callable, got {type(sandbox).__name__}")
+        sandbox = Machines(sandbox)
+    elif not isinstance(sandbox, Machines):
+        if not callable(sandbox):
+            raise InvalidArgumentError(
+                f"sandbox must be the name of a kind, Machines or a callable, got {type(sandbox).__name__}"
+            )
+        sandbox = AnySandbox(sandbox)
+        if task is not None:
+            sandbox.check(task)
+    return sandbox
 
 
 def read_latency(latency: object) -> LatencyProfile:

@@ -18,6 +18,7 @@ from obsspec_gym.envs.arguments import is_integer, read_latency, read_sandbox, r
 from obsspec_gym.envs.command import check_command, submitted_answer
 from obsspec_gym.envs.latency import LatencyProfile
 from obsspec_gym.envs.listener import OnOutput, run_heard
+from obsspec_gym.envs.machine import Machines
 from obsspec_gym.envs.observation import ObservationFormat
 from obsspec_gym.envs.owner import SandboxOwner
 from obsspec_gym.envs.sandbox.base import Sandbox
@@ -60,8 +61,9 @@ class TerminalEnv(gym.Env[str, str]):
         suite: Where tasks come from: a suite's name or a :class:`~obsspec_gym.envs.tasks.task.Suite`.
         task: The task of every episode (itself, or its index in the suite) unless ``reset`` is told another; by
             default each episode draws one from the environment's seeded generator.
-        sandbox: Kind of sandbox, or a callable that makes one (``partial(make_sandbox, "bubblewrap",
-            frozen_clock=True)``).
+        sandbox: Kind of sandbox, with options ``Machines("docker", memory_mib=512)``
+            (:mod:`obsspec_gym.envs.machine`); or a callable that makes one (``partial(make_sandbox, "bubblewrap",
+            frozen_clock=True)``), for tasks without a machine of their own.
         max_turns: Actions after which an episode is truncated; by default the task's own.
         timeout: Seconds a command may run; by default the task's own.
         observation_format: How observations are written; ``ObservationFormat(canonical=True)`` masks dates, durations,
@@ -90,7 +92,7 @@ class TerminalEnv(gym.Env[str, str]):
         suite: str | Suite = "basics",
         *,
         task: Task | int | None = None,
-        sandbox: str | Callable[[], Sandbox] = "bubblewrap",
+        sandbox: str | Machines | Callable[[], Sandbox] = "bubblewrap",
         max_turns: int | None = None,
         timeout: float | None = None,
         observation_format: ObservationFormat | None = None,
@@ -100,7 +102,7 @@ class TerminalEnv(gym.Env[str, str]):
     ) -> None:
         self._suite = read_suite(suite)
         self._task = None if task is None else read_task(self._suite, task)
-        self._make_sandbox = read_sandbox(sandbox)
+        self._make_sandbox = read_sandbox(sandbox, self._task)
         if max_turns is not None and (not is_integer(max_turns) or max_turns < 1):
             raise InvalidArgumentError(f"max_turns must be an integer >= 1, got {max_turns!r}")
         if timeout is not None and not timeout > 0:
@@ -143,9 +145,10 @@ class TerminalEnv(gym.Env[str, str]):
         self._owner.require_open()
         task, sample = self._read_options(options or {})
         super().reset(seed=seed)
+        episode = _Episode(task or self._task or self._draw(), sample)
+        self._make_sandbox.check(episode.task)
         self._episode = None  # until this one stands
         self._owner.release()
-        episode = _Episode(task or self._task or self._draw(), sample)
         try:
             sandbox = episode.sandbox = self._owner.start(functools.partial(self._make_sandbox, episode.task))
             prepare(sandbox, episode.task)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
+import math
 import re
 import shlex
 import tarfile
@@ -51,7 +52,9 @@ class HarborSuite:
     reward to :data:`REWARDS` or else ends with an exit status; but sandboxes have no network, so where ``test.sh``
     calls a program that fetches something (curl, uvx, apt-get install and their like), pytest runs
     ``tests/test_*.py`` instead and its exit status is the reward. ``[verifier] timeout_sec`` and ``[environment]
-    build_timeout_sec`` hold; ``[agent] timeout_sec`` bounds the seconds of an episode's commands together.
+    build_timeout_sec`` hold; ``[agent] timeout_sec`` bounds the seconds of an episode's commands together. Of
+    ``[environment]``, ``cpus``, ``memory_mb`` (or ``memory = "2G"``) and ``storage_mb`` (``storage``) bound the
+    machine, as far as the sandbox can (:class:`~obsspec_gym.envs.machine.Machines`).
 
     Args:
         path: The directory, or one task's.
@@ -120,6 +123,7 @@ def read_task(directory: Path) -> Task:
     if not tests:
         raise InvalidArgumentError(f"task {name} has no tests")
     build_seconds = _seconds(settings, "environment", "build_timeout_sec", name)
+    limits = _limits(settings.get("environment", {}), name)
     try:
         image = read_image(_text(environment / "Dockerfile", name), environment, timeout=build_seconds)
     except DockerfileError as error:
@@ -131,7 +135,7 @@ def read_task(directory: Path) -> Task:
         verifier=verifier,
         verifier_files=tests,
         timeout=_COMMAND_SECONDS,
-        image=replace(image, build=image.build + _PLACES),
+        image=replace(image, build=image.build + _PLACES, **limits),
         rewards=rewards,
         verifier_timeout=_seconds(settings, "verifier", "timeout_sec", name),
         time_limit=_seconds(settings, "agent", "timeout_sec", name),
@@ -175,6 +179,33 @@ def _seconds(settings: Mapping[str, Any], section: str, key: str, name: str) -> 
     value = settings.get(section, {}).get(key, _SECONDS)
     if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
         raise InvalidArgumentError(f"[{section}] {key} of task {name} must be a positive number, got {value!r}")
+    return float(value)
+
+
+def _limits(environment: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """What the machine may use, as fields of an image; only what the task says."""
+    limits: dict[str, Any] = {}
+    if "cpus" in environment:
+        limits["cpus"] = _positive(environment["cpus"], "cpus", name)
+    for field, key in (("memory_mib", "memory"), ("disk_mib", "storage")):
+        if (mib := f"{key}_mb") in environment:
+            limits[field] = max(1, round(_positive(environment[mib], mib, name)))
+        elif key in environment:
+            limits[field] = _size(environment[key], key, name)
+    return limits
+
+
+def _size(value: object, key: str, name: str) -> int:
+    """MiB of a size such as ``2G``."""
+    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)i?B?\s*", str(value), re.IGNORECASE)
+    if found is None or not float(found[1]) > 0:
+        raise InvalidArgumentError(f'[environment] {key} of task {name} must be a size such as "2G", got {value!r}')
+    return max(1, round(float(found[1]) * 1024.0 ** ("KMGT".index(found[2].upper()) - 1 if found[2] else -2)))
+
+
+def _positive(value: object, key: str, name: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
+        raise InvalidArgumentError(f"[environment] {key} of task {name} must be a positive number, got {value!r}")
     return float(value)
 
 

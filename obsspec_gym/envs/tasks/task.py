@@ -22,6 +22,9 @@ class Image:
         workdir: The agent's first working directory.
         env: What the agent's commands find in their environment, besides what they always find.
         timeout: Seconds ``build`` may take.
+        cpus: How many CPUs the machine has; ``None`` for as many as it is given.
+        memory_mib: Its memory, in MiB; ``None`` likewise.
+        disk_mib: Its disk, in MiB; ``None`` likewise.
     """
 
     build: str = ""
@@ -30,6 +33,9 @@ class Image:
     workdir: str = "/root"
     env: Mapping[str, str] = field(default_factory=dict)
     timeout: float = 600.0
+    cpus: float | None = None
+    memory_mib: int | None = None
+    disk_mib: int | None = None
 
 
 @dataclass(frozen=True)

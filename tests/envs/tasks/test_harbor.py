@@ -78,12 +78,31 @@ def test_a_directory_is_read_as_a_task(write: Write) -> None:
             r"cannot be built: environment/Dockerfile line 2: a second FROM",
         ),
         ({"tests__test_sum_DOT_py": None}, r"task harbor/sum-up has no tests"),
+        ({"task_DOT_toml": "environment.cpus = 0"}, r"\[environment\] cpus of task harbor/sum-up must be a positive"),
+        ({"task_DOT_toml": "environment.memory_mb = true"}, r"memory_mb of task harbor/sum-up must be a positive"),
+        ({"task_DOT_toml": "environment.storage = 'much'"}, r"storage of task harbor/sum-up must be a size"),
     ],
 )
 def test_what_is_missing_or_wrong_is_named(write: Write, files: dict[str, str | None], message: str) -> None:
     suite = HarborSuite(write(**files))
     with pytest.raises(InvalidArgumentError, match=message):
         suite.task(0)
+
+
+@pytest.mark.parametrize(
+    ("settings", "limits"),
+    [
+        ("", (None, None, None)),
+        ("cpus = 2\nmemory_mb = 512\nstorage_mb = 1000", (2.0, 512, 1000)),
+        ("memory = '2G'\nstorage = '1.5 GiB'", (None, 2048, 1536)),
+        ("memory = '512m'\nstorage = '1048576'", (None, 512, 1)),
+        ("memory_mb = 100\nmemory = '2G'\ncpus = 0.5", (0.5, 100, None)),
+    ],
+)
+def test_what_a_machine_may_use_is_read(write: Write, settings: str, limits: tuple[float | None, ...]) -> None:
+    image = HarborSuite(write(task_DOT_toml=f"[environment]\n{settings}\n")).task(0).image
+    assert image is not None
+    assert (image.cpus, image.memory_mib, image.disk_mib) == limits
 
 
 def test_a_path_without_tasks_and_an_index_too_high_are_refused(write: Write, tmp_path: Path) -> None:
