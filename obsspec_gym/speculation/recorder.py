@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from obsspec_gym.agents.history import History, fingerprint
+from obsspec_gym.speculation.command_kind import command_kind
 from obsspec_gym.speculation.futures import Future, Futures
 from obsspec_gym.speculation.record import Fate, FutureRecord, PredictionRecord, Span, TurnRecord, is_empty
 from obsspec_gym.speculation.selector import Budget
@@ -29,10 +30,16 @@ class TurnRecorder:
     def __init__(self, on_turn: Callable[[TurnRecord], None] | None) -> None:
         self._on_turn = on_turn
         self._open: dict[EpisodeId, _OpenTurn] = {}
+        self._dropped: dict[EpisodeId, list[Future]] = {}
 
     def begin(self, futures: Futures, acted: History, budget: Budget, now: float) -> None:
         """A tool starts."""
         self._open[acted.episode] = _OpenTurn(futures.root, budget, now)
+
+    def drop(self, episode: EpisodeId, futures: Sequence[Future]) -> None:
+        """Futures are given up before their turn has ended; they are written down with it."""
+        if futures:
+            self._dropped.setdefault(episode, []).extend(futures)
 
     def end(
         self,
@@ -46,6 +53,7 @@ class TurnRecorder:
         """A tool has ended and its predictions are verified."""
         turn = self._open.pop(acted.episode)
         root = turn.root
+        decided = [*self._dropped.pop(acted.episode, ()), *discarded]
         hit = root.prediction is not None and root.generation is not None
         record = TurnRecord(
             episode=acted.episode,
@@ -62,10 +70,12 @@ class TurnRecorder:
             ends=outcome.ends,
             predictions=tuple(_verified(child, outcome) for child in children),
             late=int(late),
-            futures=tuple(_decided(future, acted.turn, now) for future in discarded if future.generation),
+            futures=tuple(_decided(future, acted.turn, now) for future in decided if future.generation),
             depth=turn.budget.depth,
             breadth=turn.budget.breadth,
             reason=turn.budget.reason,
+            kind=command_kind(acted.value),
+            key=_key(root.history),
         )
         if self._on_turn is not None:
             self._on_turn(record)
@@ -74,6 +84,7 @@ class TurnRecorder:
     def forget(self, episode: EpisodeId) -> None:
         """The episode is over."""
         self._open.pop(episode, None)
+        self._dropped.pop(episode, None)
 
 
 def _verified(child: Future, outcome: Outcome) -> PredictionRecord:
@@ -86,15 +97,27 @@ def _verified(child: Future, outcome: Outcome) -> PredictionRecord:
         span=Span(child.prediction_started, child.prediction_ready),
         matched=predicted == fingerprint((outcome.observation, outcome.ends, outcome.visible)),
         empty=is_empty(outcome.observation),
+        rank=child.rank,
+        declined=child.chance <= 0,
+        key=_key(child.history),
     )
 
 
 def _decided(future: Future, turn: int, now: float) -> FutureRecord:
-    generation = future.generation
-    assert generation is not None
+    generation, prediction, acted = future.generation, future.prediction, future.history.parent
+    assert generation is not None and prediction is not None and acted is not None and acted.parent is not None
     return FutureRecord(
         span=Span(future.started, now if future.finished is None else future.finished),
         fate=Fate.CANCELLED if generation.cancelled() else Fate.DISCARDED,
         tokens=len(generation.partial()),
         depth=future.history.turn - turn + 1,
+        key=_key(future.history),
+        parent=_key(acted.parent),
+        source=prediction.source,
+        probability=prediction.probability,
+        prediction=Span(future.prediction_started, future.prediction_ready),
     )
+
+
+def _key(history: History) -> str:
+    return history.key[:8].hex()

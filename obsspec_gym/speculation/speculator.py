@@ -12,7 +12,7 @@ from typing import Any
 
 from obsspec_gym.agents.generation import Generation
 from obsspec_gym.agents.history import History, fingerprint
-from obsspec_gym.agents.policy import Policy, as_policy
+from obsspec_gym.agents.policy import Policy, Served, as_policy
 from obsspec_gym.agents.world_model.base import WorldModel
 from obsspec_gym.errors import InvalidArgumentError, ObsSpecError
 from obsspec_gym.seeding import turn_seed
@@ -21,7 +21,7 @@ from obsspec_gym.speculation.next_action import NextAction, TurnResult
 from obsspec_gym.speculation.predictor import Patience, Predictor, as_world_model
 from obsspec_gym.speculation.record import TurnRecord
 from obsspec_gym.speculation.recorder import TurnRecorder
-from obsspec_gym.speculation.selector import Budget, FixedSelector, Off, Selector
+from obsspec_gym.speculation.selector import Budget, Candidate, FixedSelector, Off, Selector
 from obsspec_gym.types import (
     Action,
     EpisodeId,
@@ -86,6 +86,8 @@ class Speculator:
         self.policy = as_policy(policy)
         self._predictor = None if world_model is None else Predictor(as_world_model(world_model), patience)
         self._selector = selector or (Off() if world_model is None else FixedSelector(1, 1))
+        if isinstance(self.policy, Served):
+            self._selector.attach(self.policy.load)
         self._run_seed = run_seed
         self._policy_step = policy_step
         self._max_futures = max_futures
@@ -142,7 +144,7 @@ class Speculator:
             acted = self._act(futures, action)
             budget = self._selector.budget(acted)
             self._recorder.begin(futures, acted, budget, loop.time())
-            growth = self._spawn(self._grow(futures, futures.root, acted, budget)) if budget.depth else None
+            growth = self._spawn(self._grow(futures, futures.root, acted, budget, loop.time())) if budget.depth else None
             try:
                 outcome = _as_outcome(await tool)
             finally:
@@ -163,6 +165,7 @@ class Speculator:
         real = acted.observe(outcome.observation, tokens, outcome.visible)
         kept, discarded = futures.commit(real, outcome.ends)
         record = self._recorder.end(acted, outcome, children, discarded, late, now)
+        self._selector.observe(acted, record)
         if self._predictor is not None:
             self._predictor.observe(Transition(acted, outcome, record.tool.seconds))
         if outcome.ends:
@@ -175,20 +178,22 @@ class Speculator:
             kept.generation.promote()
         return TurnResult(outcome.observation, self._handle(futures.root, hit=kept is not None))
 
-    async def _grow(self, futures: Futures, future: Future, acted: History, budget: Budget) -> None:
+    async def _grow(
+        self, futures: Futures, future: Future, acted: History, budget: Budget, began: float, level: int = 1
+    ) -> None:
         """Predicts what ``acted`` brings, generates ahead on every prediction, and goes on below."""
         if self._predictor is None:
             return
         if future.branching is None:
             known = asyncio.get_running_loop().time()
-            future.branching = self._spawn(self._branch(futures, future, acted, budget.breadth, known))
+            future.branching = self._spawn(self._branch(futures, future, acted, budget, began, level, known))
         await asyncio.wait({future.branching})
-        if budget.depth > 1:
-            below = Budget(budget.depth - 1, budget.breadth, budget.reason)
-            children = list(future.children.values())
-            await _all([self._spawn(self._grow_below(futures, child, below)) for child in children])
+        if level < budget.depth:
+            children = [child for child in future.children.values() if child.generation is not None]
+            below = [self._grow_below(futures, child, budget, began, level + 1) for child in children]
+            await _all([self._spawn(work) for work in below])
 
-    async def _grow_below(self, futures: Futures, future: Future, budget: Budget) -> None:
+    async def _grow_below(self, futures: Futures, future: Future, budget: Budget, began: float, level: int) -> None:
         """Goes on below a future as soon as its action is known."""
         if future.generation is None:
             return
@@ -197,34 +202,38 @@ class Speculator:
         except ObsSpecError:
             return  # cancelled, or the engine failed: then nothing follows it
         acted = future.history.act(self.policy.parse(completion), completion.token_ids)
-        await self._grow(futures, future, acted, budget)
+        await self._grow(futures, future, acted, budget, began, level)
 
-    async def _branch(self, futures: Futures, parent: Future, acted: History, breadth: int, known: float) -> None:
+    async def _branch(
+        self, futures: Futures, parent: Future, acted: History, budget: Budget, began: float, level: int, known: float
+    ) -> None:
         """Asks the world model and files a future for each of its predictions."""
         assert self._predictor is not None
         loop = asyncio.get_running_loop()
         asked = loop.time()
-        predictions = await self._predictor.predict(acted, breadth)
+        predictions = await self._predictor.predict(acted, budget.breadth)
         ready = loop.time()
-        for prediction in predictions:
+        for rank, prediction in enumerate(predictions):
             if futures.full:
                 return
+            reached = parent.chance if level > 1 else 1.0
             try:
-                future = self._possible(acted, prediction)
+                chance = self._selector.chance(
+                    Candidate(acted, prediction, rank, level, reached, ready - began, budget)
+                )
+                future = self._possible(acted, prediction, rank, chance)
             except Exception as error:  # noqa: BLE001 - boundary I4: an unusable prediction costs only itself
                 self._predictor.reject(f"unusable prediction: {type(error).__name__}: {error}")
                 continue
             future.action_known, future.prediction_started, future.prediction_ready = known, asked, ready
             futures.add(parent, future)
 
-    def _possible(self, acted: History, prediction: Prediction) -> Future:
-        """A future for one prediction: its generation starts, unless the episode is predicted to end."""
-        if prediction.ends:
-            history = acted.observe(prediction.observation, (), prediction.visible)
-            return Future(history, None, _clock(), prediction)
-        tokens = self.policy.encode_observation(acted, prediction.observation)
+    def _possible(self, acted: History, prediction: Prediction, rank: int, chance: float) -> Future:
+        """A future for one prediction: its generation starts, unless it is declined or predicted to end."""
+        tokens = () if prediction.ends else self.policy.encode_observation(acted, prediction.observation)
         history = acted.observe(prediction.observation, tokens, prediction.visible)
-        return Future(history, self._generate(history, Priority.SPECULATIVE), _clock(), prediction)
+        generation = None if prediction.ends or chance <= 0 else self._generate(history, Priority.SPECULATIVE)
+        return Future(history, generation, _clock(), prediction, rank, chance)
 
     def _real(self, history: History, draft: TokenIds = ()) -> Future:
         return Future(history, self._generate(history, Priority.COMMITTED, draft), _clock())
@@ -250,7 +259,7 @@ class Speculator:
         if completion is not None and fingerprint(self.policy.parse(completion)) == fingerprint(action):
             return root.history.act(action, completion.token_ids)
         # Nobody takes what was generated here; what was foreseen after it can no longer come true (I5).
-        futures.close()
+        self._recorder.drop(root.history.episode, futures.close())
         root.generation = None
         return root.history.act(action, self.policy.encode_action(action))
 
@@ -268,8 +277,8 @@ class Speculator:
             policy_step: Optimiser steps the new weights have had; part of all later seeds.
         """
         self._policy_step = policy_step
-        for futures in self._episodes.values():
-            futures.drop()
+        for episode, futures in self._episodes.items():
+            self._recorder.drop(episode, futures.drop())
 
     async def close(self) -> None:
         """Ends every episode and waits for what was cancelled. Idempotent."""
