@@ -105,7 +105,10 @@ def _verified(child: Future, outcome: Outcome) -> PredictionRecord:
 
 def _decided(future: Future, turn: int, now: float) -> FutureRecord:
     generation, prediction, acted = future.generation, future.prediction, future.history.parent
-    assert generation is not None and prediction is not None and acted is not None and acted.parent is not None
+    assert generation is not None
+    assert prediction is not None
+    assert acted is not None
+    assert acted.parent is not None
     return FutureRecord(
         span=Span(future.started, now if future.finished is None else future.finished),
         fate=Fate.CANCELLED if generation.cancelled() else Fate.DISCARDED,
