@@ -1,4 +1,4 @@
-"""The command line, ``obsspec``: demo, rollout, bench, image, suite, doctor.
+"""The command line, ``obsspec``: demo, rollout, bench, trace, image, suite, doctor.
 
 ::
 
@@ -6,6 +6,7 @@
     demo.py       sequential, speculative and oracle, side by side
     rollout.py    episodes to files
     bench.py      the project's measurements
+    trace.py      what a run's trace shows
     image.py      the file systems that sandboxes are made from
     suite.py      which tasks of a suite can be made and solved
     doctor.py     what this machine can do

@@ -165,6 +165,19 @@ def bench(
 
 
 @app.command()
+def trace(
+    file: Annotated[Path, typer.Argument(help="What rollout or demo wrote: a .perfetto.json file.")],
+    out: Annotated[Path | None, typer.Option(help="Draw a picture (PNG) there, too.")] = None,
+    episodes: Annotated[int, typer.Option(min=1, help="How many episodes are drawn.")] = 4,
+    as_json: Json = False,
+) -> None:
+    """Say what a run's trace shows; ui.perfetto.dev opens the file itself."""
+    from obsspec_gym.cli.trace import show_trace
+
+    _print(show_trace(file, out, episodes), as_json)
+
+
+@app.command()
 def doctor(
     clean: Annotated[bool, typer.Option("--clean", help="First remove what killed runs left on Docker.")] = False,
     as_json: Json = False,

@@ -86,7 +86,7 @@ class Demo:
         for run in result.runs:
             name = run.mode.value
             files.append(write_trajectories(run.collection.trajectories, self.out / f"{name}.jsonl"))
-            files.append(write_trace(run.collection.turns, self.out / f"{name}.perfetto.json"))
+            files.append(write_trace(run.collection, self.out / f"{name}.perfetto.json"))
         latencies = {run.mode.value: run.measures.agent_latency or 0.0 for run in result.runs}
         picture = draw_timeline(
             result.turns_by_mode,

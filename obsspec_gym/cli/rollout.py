@@ -48,7 +48,7 @@ class Rollout:
             self.agents.start()
             collection = asyncio.run(self._collect(progress, file))
         measures = measure(collection)
-        trace = write_trace(collection.turns, self.out / "trace.perfetto.json")
+        trace = write_trace(collection, self.out / "trace.perfetto.json")
         result = {**measures.to_json(), "world_model_failures": collection.world_model_failures}
         written = write_json(result, self.out / "measures.json")
         console = Console()

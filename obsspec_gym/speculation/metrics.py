@@ -9,10 +9,42 @@ import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Protocol
 
-from obsspec_gym.speculation.collector import Collection
 from obsspec_gym.speculation.record import Fate, PredictionRecord, TurnRecord
+
+
+class Finished(Protocol):
+    """What the measures need of a finished episode."""
+
+    @property
+    def reward(self) -> float:
+        """Sum of its rewards."""
+        ...
+
+    @property
+    def seconds(self) -> float:
+        """Its agent latency."""
+        ...
+
+
+class Measurable(Protocol):
+    """What can be measured: a collection, or the trace of one."""
+
+    @property
+    def trajectories(self) -> Sequence[Finished]:
+        """The finished episodes."""
+        ...
+
+    @property
+    def turns(self) -> Sequence[TurnRecord]:
+        """The record of every turn."""
+        ...
+
+    @property
+    def seconds(self) -> float:
+        """Wall seconds it took."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,9 +100,9 @@ class Measures:
         return asdict(self)
 
 
-def measure(collection: Collection) -> Measures:
-    """Computes every measure of one collection."""
-    trajectories, turns = collection.trajectories, collection.turns
+def measure(run: Measurable) -> Measures:
+    """Computes every measure of one collection, or of its trace."""
+    trajectories, turns = run.trajectories, run.turns
     generation = sum(turn.generation.seconds for turn in turns if turn.generation is not None)
     tool = sum(turn.tool.seconds for turn in turns)
     verified = [(prediction, turn.tool.seconds) for turn in turns for prediction in turn.predictions]
@@ -81,8 +113,8 @@ def measure(collection: Collection) -> Measures:
         turns=len(turns),
         solved=_ratio(sum(trajectory.reward > 0 for trajectory in trajectories), len(trajectories)),
         agent_latency=_ratio(sum(trajectory.seconds for trajectory in trajectories), len(trajectories)),
-        batch_latency=collection.seconds,
-        throughput=_ratio(3600 * len(trajectories), collection.seconds),
+        batch_latency=run.seconds,
+        throughput=_ratio(3600 * len(trajectories), run.seconds),
         generation_seconds=generation,
         tool_seconds=tool,
         generation_tool_ratio=_ratio(generation, tool),

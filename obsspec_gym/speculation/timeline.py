@@ -40,6 +40,8 @@ HIDDEN = BarKind("generation under the tool, kept", "#0072B2", 0.08, 0.34)
 DISCARDED = BarKind("generation under the tool, discarded", "#FFFFFF", 0.08, 0.34, "//////")
 PREDICTION = BarKind("world model predicts", "#CC79A7", 0.435, 0.09)
 KINDS = (TOOL, CRITICAL, HIDDEN, DISCARDED, PREDICTION)
+_GENERATIONS = (CRITICAL, HIDDEN, DISCARDED)
+_MOST_LANES = 5
 
 
 def bars_of(turns: Iterable[TurnRecord]) -> list[tuple[BarKind, Span]]:
@@ -122,14 +124,48 @@ class _Row:
         origin = min(span.start for _, span in bars)
         self.bars = [(kind, Span(span.start - origin, span.end - origin)) for kind, span in bars]
         self.seconds = max(span.end for kind, span in self.bars if kind is TOOL)
+        self._lanes = _lanes_of(self.bars)
+
+    def drawn(self, kind: BarKind, thinnest: float) -> Iterable[tuple[tuple[float, float], list[tuple[float, float]]]]:
+        """The bars of one kind: (bottom, height) within the row, and (start, width) of each there."""
+        count = 1 + max(self._lanes, default=0) if kind in _GENERATIONS else 1
+        height = kind.height / count
+        for lane in range(count):
+            spans = [
+                (span.start, max(span.seconds, thinnest))
+                for (of, span), at in zip(self.bars, self._lanes, strict=True)
+                if of is kind and (at == lane or kind not in _GENERATIONS)
+            ]
+            if spans:
+                yield (kind.lane + kind.height - (lane + 1) * height, height), spans
+
+
+def _lanes_of(bars: Sequence[tuple[BarKind, Span]]) -> list[int]:
+    """The lane of each bar: what was generated side by side is drawn one below the other, the kept ones on top."""
+    lanes = [0] * len(bars)
+    taken: list[list[Span]] = [[span for kind, span in bars if kind in (CRITICAL, HIDDEN)]]
+    discarded = [index for index, (kind, _) in enumerate(bars) if kind is DISCARDED]
+    for index in sorted(discarded, key=lambda index: bars[index][1].start):
+        span = bars[index][1]
+        free = (lane for lane, spans in enumerate(taken) if not any(_overlap(span, other) for other in spans))
+        lane = min(next(free, len(taken)), _MOST_LANES - 1)
+        if lane == len(taken):
+            taken.append([])
+        taken[lane].append(span)
+        lanes[index] = lane
+    return lanes
+
+
+def _overlap(left: Span, right: Span) -> bool:
+    return left.start < right.end and right.start < left.end
 
 
 def _draw_panel(axes: Any, rows: Sequence[_Row], longest: float) -> None:
     for y, row in enumerate(reversed(rows)):
         for kind in KINDS:
             thinnest = 0.003 * longest if kind is PREDICTION else 0.0  # a memory's would not be seen
-            spans = [(span.start, max(span.seconds, thinnest)) for of, span in row.bars if of is kind]
-            axes.broken_barh(spans, (y + kind.lane, kind.height), **_style(kind))
+            for (bottom, height), spans in row.drawn(kind, thinnest):
+                axes.broken_barh(spans, (y + bottom, height), **_style(kind))
         axes.plot([row.seconds] * 2, [y + 0.02, y + 0.94], color=_INK, linewidth=1.4, solid_capstyle="butt")
         axes.text(
             row.seconds + 0.006 * longest, y + 0.48, f"{row.seconds:.1f} s", va="center", fontsize=9.5, color=_INK

@@ -1,123 +1,212 @@
-"""The trace of a run, for ui.perfetto.dev (or chrome://tracing): what ran under what, and what became of it."""
+"""The trace of a run: one file that ui.perfetto.dev draws, and that the run's measures can be computed from again.
+
+write_trace(collection, "run.perfetto.json")
+trace = read_trace("run.perfetto.json")
+assert measure(trace) == measure(collection)
+"""
 
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from obsspec_gym.speculation.record import Span, TurnRecord
+from obsspec_gym.errors import InvalidArgumentError
+from obsspec_gym.speculation.collector import Collection
+from obsspec_gym.speculation.record import Fate, FutureRecord, PredictionRecord, Span, TurnRecord
+from obsspec_gym.speculation.trace_events import trace_events
+from obsspec_gym.speculation.trace_slices import slices_of
 from obsspec_gym.types import EpisodeId
+
+VERSION = 1
+_RECORDS = "obsspec_gym"  # readers of trace events skip what they do not know, and it comes last
 
 
 @dataclass(frozen=True, slots=True)
-class Slice:
-    """One bar of the trace.
+class RolloutRecord:
+    """One finished episode, as far as the measures need it.
 
     Attributes:
-        episode: Whose it is; every episode is a process of the trace.
-        track: Which of its rows: "tool", "generation", "prediction" or "future".
-        name: What is written on it.
-        span: From when to when, in seconds.
-        details: Shown when it is clicked.
+        episode: Task and sample.
+        reward: Sum of its rewards.
+        started: When ``reset`` was called.
+        finished: When the last tool ended.
+        terminated: Whether the environment said that it ended.
+        reason: Why it was cut off; empty otherwise.
+        broken: Whether its environment or engine failed.
     """
 
     episode: EpisodeId
-    track: str
-    name: str
-    span: Span
-    details: dict[str, Any]
+    reward: float
+    started: float
+    finished: float
+    terminated: bool = False
+    reason: str = ""
+    broken: bool = False
+
+    @property
+    def seconds(self) -> float:
+        """Agent latency."""
+        return self.finished - self.started
 
 
-TRACKS = ("tool", "generation", "prediction", "future")
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """What a trace file holds; :func:`~obsspec_gym.speculation.metrics.measure` takes it like a collection.
 
+    Attributes:
+        trajectories: The finished episodes.
+        turns: The record of every turn.
+        seconds: Wall seconds of the whole run.
+    """
 
-def slices_of(turns: Iterable[TurnRecord]) -> list[Slice]:
-    """The bars of a run."""
-    return [bar for turn in turns for bar in _slices(turn)]
+    trajectories: tuple[RolloutRecord, ...]
+    turns: tuple[TurnRecord, ...]
+    seconds: float
 
-
-def _slices(turn: TurnRecord) -> list[Slice]:
-    episode, label = turn.episode, f"turn {turn.turn}"
-    bars = [
-        Slice(
-            episode,
-            "tool",
-            f"tool, {label}",
-            turn.tool,
-            {"ends": turn.ends, "depth": turn.depth, "breadth": turn.breadth, "reason": turn.reason, "late": turn.late},
+    @classmethod
+    def of(cls, run: Collection | Iterable[TurnRecord]) -> Trace:
+        """The trace of a collection, or of bare records, of which no rollout is known to be finished."""
+        if not isinstance(run, Collection):
+            turns = tuple(run)
+            ends = [turn.tool.end for turn in turns]
+            starts = [turn.tool.start if turn.generation is None else turn.generation.start for turn in turns]
+            return cls((), turns, max(ends) - min(starts) if turns else 0.0)
+        rollouts = tuple(
+            RolloutRecord(
+                episode=trajectory.episode,
+                reward=float(trajectory.reward),
+                started=trajectory.started,
+                finished=trajectory.finished,
+                terminated=trajectory.terminated,
+                reason=trajectory.reason,
+                broken=trajectory.broken,
+            )
+            for trajectory in run.trajectories
         )
-    ]
-    if turn.generation is not None:
-        details: dict[str, Any] = {"tokens": turn.tokens, "hidden_seconds": turn.hidden_seconds}
-        if turn.hit:
-            bars.append(Slice(episode, "future", f"KEPT, {label}", turn.generation, details))
-        else:
-            bars.append(Slice(episode, "generation", f"generation, {label}", turn.generation, details))
-    for prediction in turn.predictions:
-        outcome = "match" if prediction.matched else "no match"
-        details = {"source": prediction.source, "probability": prediction.probability, "outcome": outcome}
-        bars.append(Slice(episode, "prediction", f"{prediction.source}: {outcome}", prediction.span, details))
-    for future in turn.futures:
-        details = {"tokens": future.tokens, "depth": future.depth}
-        bars.append(Slice(episode, "future", f"{future.fate.name}, {label}", future.span, details))
-    return bars
+        return cls(rollouts, run.turns, run.seconds)
 
 
-def write_trace(turns: Iterable[TurnRecord], path: str | Path) -> Path:
-    """Writes a run as a trace-event file.
+def write_trace(run: Collection | Trace | Iterable[TurnRecord], path: str | Path) -> Path:
+    """Writes a run as a trace-event file; the file is there in full or not at all.
 
     Args:
-        turns: The records of the run.
+        run: A collection, or the records of its turns.
         path: Where to; conventionally ends in ``.perfetto.json``.
 
     Returns:
         The path.
     """
-    bars = slices_of(turns)
-    origin = min((bar.span.start for bar in bars), default=0.0)
-    processes = {episode: number for number, episode in enumerate(dict.fromkeys(bar.episode for bar in bars), start=1)}
-    events: list[dict[str, Any]] = []
-    for episode, process in processes.items():
-        name = f"{episode.task_id} #{episode.sample}"
-        events.append({"ph": "M", "name": "process_name", "pid": process, "args": {"name": name}})
-        for row, track in enumerate(TRACKS):
-            mine = [bar for bar in bars if bar.episode == episode and bar.track == track]
-            for lane, lane_bars in enumerate(_lanes(mine)):
-                thread = 1 + row * 100 + lane
-                label = track if lane == 0 else f"{track} ({lane + 1})"
-                events.append(
-                    {"ph": "M", "name": "thread_name", "pid": process, "tid": thread, "args": {"name": label}}
-                )
-                events += [_event(bar, process, thread, origin) for bar in lane_bars]
+    trace = run if isinstance(run, Trace) else Trace.of(run)
+    content = {
+        "displayTimeUnit": "ms",
+        "traceEvents": trace_events(slices_of(trace.turns)),
+        _RECORDS: {"version": VERSION, **_plain(trace)},
+    }
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
-    target.write_text(json.dumps({"traceEvents": events, "displayTimeUnit": "ms"}))
+    unfinished = target.with_name(f".{target.name}.{os.getpid()}")
+    try:
+        unfinished.write_text(json.dumps(content, separators=(",", ":")), encoding="utf-8")
+        unfinished.replace(target)
+    finally:
+        unfinished.unlink(missing_ok=True)
     return target
 
 
-def _event(bar: Slice, process: int, thread: int, origin: float) -> dict[str, Any]:
-    return {
-        "ph": "X",
-        "name": bar.name,
-        "cat": bar.track,
-        "pid": process,
-        "tid": thread,
-        "ts": (bar.span.start - origin) * 1e6,
-        "dur": bar.span.seconds * 1e6,
-        "args": bar.details,
-    }
+def read_trace(path: str | Path) -> Trace:
+    """Reads what :func:`write_trace` wrote.
+
+    Raises:
+        InvalidArgumentError: If there is no such file, or it is something else, or not all of it.
+    """
+    source = Path(path)
+    try:
+        text = source.read_text(encoding="utf-8")
+    except OSError as error:
+        raise InvalidArgumentError(f"{source} cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise InvalidArgumentError(f"{source} is not a trace of obsspec: it is not text") from error
+    if not text.strip():
+        raise InvalidArgumentError(f"{source} is empty: the run that should have written it did not get that far")
+    content = _parse(source, text)
+    if not isinstance(content, dict) or not isinstance(content.get(_RECORDS), dict):
+        raise InvalidArgumentError(f"{source} is not a trace of obsspec: it is JSON, but has no records of turns")
+    records = content[_RECORDS]
+    if records.get("version") != VERSION:
+        raise InvalidArgumentError(
+            f"{source} is a trace of version {records.get('version')!r}, and this obsspec reads version {VERSION}"
+        )
+    try:
+        return _trace(records)
+    except (KeyError, TypeError, ValueError) as error:
+        raise InvalidArgumentError(f"{source} is damaged: its records are not those of a trace ({error})") from error
 
 
-def _lanes(bars: list[Slice]) -> list[list[Slice]]:
-    """Spreads bars over as few rows as they need not to overlap: a row of a trace can only nest."""
-    lanes: list[list[Slice]] = []
-    for bar in sorted(bars, key=lambda bar: (bar.span.start, bar.span.end)):
-        free = next((lane for lane in lanes if lane[-1].span.end <= bar.span.start), None)
-        if free is None:
-            lanes.append([bar])
-        else:
-            free.append(bar)
-    return lanes
+def _parse(source: Path, text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        if text.lstrip().startswith('{"displayTimeUnit"') or text.lstrip().startswith('{"traceEvents"'):
+            raise InvalidArgumentError(f"{source} is cut off: a trace begins there but does not end") from error
+        raise InvalidArgumentError(f"{source} is not a trace of obsspec: it is not JSON") from error
+
+
+def _plain(value: Any) -> Any:
+    """Records as what JSON knows; numbers keep every digit."""
+    match value:
+        case Span():
+            return [value.start, value.end]
+        case EpisodeId():
+            return [value.task_id, value.sample]
+        case Fate():
+            return value.name
+        case tuple():
+            return [_plain(item) for item in value]
+        case Trace() | RolloutRecord() | TurnRecord() | PredictionRecord() | FutureRecord():
+            return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
+        case _:
+            return value
+
+
+def _trace(records: dict[str, Any]) -> Trace:
+    return Trace(
+        trajectories=tuple(
+            RolloutRecord(**{**row, "episode": _episode(row["episode"])}) for row in records["trajectories"]
+        ),
+        turns=tuple(_turn(row) for row in records["turns"]),
+        seconds=float(records["seconds"]),
+    )
+
+
+def _turn(row: dict[str, Any]) -> TurnRecord:
+    return TurnRecord(
+        **{
+            **row,
+            "episode": _episode(row["episode"]),
+            "generation": _span(row["generation"]),
+            "prediction": _span(row["prediction"]),
+            "tool": Span(*row["tool"]),
+            "predictions": tuple(
+                PredictionRecord(**{**each, "span": Span(*each["span"])}) for each in row["predictions"]
+            ),
+            "futures": tuple(_future(each) for each in row["futures"]),
+        }
+    )
+
+
+def _future(row: dict[str, Any]) -> FutureRecord:
+    return FutureRecord(
+        **{**row, "span": Span(*row["span"]), "fate": Fate[row["fate"]], "prediction": _span(row["prediction"])}
+    )
+
+
+def _episode(pair: list[Any]) -> EpisodeId:
+    return EpisodeId(*pair)
+
+
+def _span(pair: list[float] | None) -> Span | None:
+    return None if pair is None else Span(*pair)
