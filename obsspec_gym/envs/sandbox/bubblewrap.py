@@ -7,10 +7,10 @@ nor the verifier's files, and ends to the last process when its first process is
 host; when the sandbox is closed, or this process dies, the kernel removes everything.
 
 What is bounded: the file systems and how many files they hold, each file, core dumps, memory a process, and the number
-of processes; with ``total_mib``, by control groups, also the memory of all processes and files together. Where this
-process is root, sandboxes are started as nobody, for the kernel excuses root from the number of processes; where that
-is not possible they are started as root, in a control group if one can be had. The sandbox does not bound CPU time;
-timeouts do.
+of processes; where control groups can be had also the memory of all processes and files together. Where this process
+is root, sandboxes are started as nobody, for the kernel excuses root from the number of processes; where that is not
+possible they are started as root, bounded by a control group only. The sandbox does not bound CPU time; timeouts do.
+This project's own package is hidden wherever it lies below ``/usr``: the answers of generated tasks are in it.
 
 With ``root=`` the whole file system is an image instead of this machine's programs and an empty home; see
 :mod:`obsspec_gym.envs.sandbox.image_root`.
@@ -25,21 +25,24 @@ import shlex
 import shutil
 import subprocess
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from obsspec_gym.envs.sandbox.bwrap_arguments import (
     ARGUMENTS,
-    MIB,
+    CLOCK,
     PROGRAM,
     devices,
     inner_arguments,
     namespaces,
     outer_arguments,
     prepare,
+    system_directories,
 )
+from obsspec_gym.envs.sandbox.bwrap_limits import Limits
 from obsspec_gym.envs.sandbox.bwrap_program import NOBODY, find_program
-from obsspec_gym.envs.sandbox.cgroups import ControlGroup, control_groups_available
+from obsspec_gym.envs.sandbox.concealment import concealed
 from obsspec_gym.envs.sandbox.frozen_clock import frozen_clock_library, read_frozen_clock
 from obsspec_gym.envs.sandbox.image_root import ASIDE, Account, ImageRoot
 from obsspec_gym.envs.sandbox.imaged import HOME, ImagedSandbox
@@ -51,7 +54,6 @@ from obsspec_gym.errors import InvalidArgumentError, SandboxError, SandboxUnavai
 
 logger = logging.getLogger(__name__)
 
-_CLOCK = "/etc/frozen_clock.so"
 _VERIFIER = "/verifier"
 
 
@@ -65,8 +67,9 @@ class BubblewrapSandbox(ImagedSandbox, SupervisedSandbox):
         memory_mib: Address space of a process, in MiB.
         processes: Processes at a time.
         total_mib: Memory of all processes and files of the sandbox together, in MiB, by a control group
-            (:mod:`obsspec_gym.envs.sandbox.cgroups`; ``obsspec doctor`` says whether they can be had). A start then
-            takes longer, by some 10 to 50 ms. Not bounded if ``None``.
+            (:mod:`obsspec_gym.envs.sandbox.cgroups`); refused where there can be none. By default that of its files
+            and of one process (three times ``disk_mib``, and ``memory_mib``), at most half of this machine's, where
+            control groups can be had; elsewhere it is not bounded, as ``obsspec doctor`` says.
         root: An image's tree, as ``obsspec image build`` makes one and
             :func:`obsspec_gym.envs.images.image_tree` names it: the whole file system. Nothing is written to it;
             everything written anywhere is kept in memory and counts for ``disk_mib`` (``/dev/shm``, of the same
@@ -76,8 +79,8 @@ class BubblewrapSandbox(ImagedSandbox, SupervisedSandbox):
         workdir: With ``root``, the first working directory, which is made if it is missing; the user's home if
             ``None``.
         env: With ``root``, what the agent's commands find in their environment, besides what they always find.
-        frozen_clock: Whether the clock stands still, or at which time (``YYYY-MM-DD HH:MM:SS``, UTC); without
-            ``root``. See :mod:`obsspec_gym.envs.sandbox.frozen_clock`.
+        frozen_clock: Whether the clock stands still, or at which time (``YYYY-MM-DD HH:MM:SS``, UTC). See
+            :mod:`obsspec_gym.envs.sandbox.frozen_clock`.
 
     Example:
         >>> sandbox = BubblewrapSandbox()
@@ -103,41 +106,19 @@ class BubblewrapSandbox(ImagedSandbox, SupervisedSandbox):
         env: Mapping[str, str] | None = None,
         frozen_clock: bool | str = False,
     ) -> None:
-        image = None if root is None else ImageRoot(Path(root), user, workdir, disk_mib)
-        super().__init__(image, env)
-        for name, value in (
-            ("disk_mib", disk_mib),
-            ("file_mib", file_mib),
-            ("memory_mib", memory_mib),
-            ("processes", processes),
-            ("total_mib", total_mib),
-        ):
-            if value is not None and value < 1:
-                raise InvalidArgumentError(f"{name} must be at least 1, got {value}")
+        self._limits = Limits(disk_mib, file_mib, memory_mib, processes, total_mib)
         if root is None and (user, workdir, env or None) != ("agent", None, None):
             raise InvalidArgumentError("user, workdir and env are for sandboxes with an image: give root as well")
         self._frozen_at = read_frozen_clock(frozen_clock)
-        if root is not None and self._frozen_at is not None:
-            raise InvalidArgumentError("frozen_clock is for sandboxes without an image: leave root out")
+        super().__init__(None if root is None else ImageRoot(Path(root), user, workdir, disk_mib), env)
         self._options: dict[str, Any] = {
-            "disk_mib": disk_mib,
-            "file_mib": file_mib,
-            "memory_mib": memory_mib,
-            "processes": processes,
-            "total_mib": total_mib,
+            **asdict(self._limits),
             "root": root,
             "user": user,
             "workdir": workdir,
             "env": env,
             "frozen_clock": frozen_clock,
         }
-        self._total, self._processes = total_mib, processes
-        self._disk = str(disk_mib * MIB)
-        # The kernel shall end the agent's processes before the supervisor. Sizes in KiB.
-        self._limits = (
-            f"echo 500 >/proc/self/oom_score_adj; ulimit -c 0 -n 1024 -f {file_mib * 1024} -v {memory_mib * 1024} "
-            f"-u {processes}"
-        )
 
     def _destination(self) -> str:
         if self._image is None:
@@ -163,12 +144,8 @@ class BubblewrapSandbox(ImagedSandbox, SupervisedSandbox):
 
     def _enter(self, prefix: str, environment: Mapping[str, str]) -> None:
         if self._frozen_at is not None:
-            environment = {"LD_PRELOAD": _CLOCK, **environment}
+            environment = {"LD_PRELOAD": CLOCK, **environment}
         super()._enter(prefix, environment)
-
-    def _clock(self) -> list[str]:
-        """Arguments of the outer layer that bring the library of a frozen clock; /etc is passed on to inner ones."""
-        return [] if self._frozen_at is None else ["--ro-bind", str(frozen_clock_library(self._frozen_at)), _CLOCK]
 
     def _twin(self) -> BubblewrapSandbox:
         return BubblewrapSandbox(**self._options)
@@ -178,26 +155,15 @@ class BubblewrapSandbox(ImagedSandbox, SupervisedSandbox):
             raise SandboxUnavailableError(reason)
         if self._image is not None:
             self._image.check(sandbox_uid())
+        clock = None if self._frozen_at is None else str(frozen_clock_library(self._frozen_at, sandbox_uid()))
         program, libraries = find_program()
-        if self._total is not None or (sandbox_uid() == 0 and control_groups_available() is None):
-            resources.group = ControlGroup(self._total, self._processes)
-        start = (*(resources.group.prefix if resources.group else ()), *_unprivileged(), program)
+        hidden = concealed(system_directories(), sandbox_uid())
+        outer = outer_arguments(program, libraries, self._limits.disk, hidden=hidden, clock=clock)
+        group = resources.group = self._limits.group()
+        start = (*(group.prefix if group else ()), *_unprivileged(), program, *outer)
         if self._image is not None:
-            return _with_image(self._image, start, libraries, self._disk, self._limits)
-        return Layers(
-            outer=(*start, *outer_arguments(program, libraries, self._disk), *self._clock(), "--"),
-            prepare=prepare(
-                self._disk, agent=inner_arguments(), judge=inner_arguments("--ro-bind", _VERIFIER, _VERIFIER)
-            ),
-            inner=f"{PROGRAM}/bin/bwrap --args 9 9<{ARGUMENTS}/agent --",
-            judging=f"{PROGRAM}/bin/bwrap --args 9 9<{ARGUMENTS}/judge --",
-            home=HOME,
-            verifier=_VERIFIER,
-            limits=self._limits,
-            base="/",
-            kept=(HOME[1:], "tmp"),
-            depth=2,
-        )
+            return _with_image(start, self._limits, clock is not None, self._image)
+        return _with_this_machine(start, self._limits, clock is not None)
 
 
 def bubblewrap_command() -> tuple[str, ...]:
@@ -210,16 +176,33 @@ def sandbox_uid() -> int:
     return NOBODY if _unprivileged() else os.geteuid()
 
 
-def _with_image(image: ImageRoot, start: tuple[str, ...], libraries: str | None, disk: str, limits: str) -> Layers:
-    first = [prepare(disk), image.prepare(f"{PROGRAM}/bin/bwrap", namespaces(), [*devices(), "--chdir", "/"])]
+def _with_this_machine(start: tuple[str, ...], limits: Limits, clock: bool) -> Layers:
+    agent = inner_arguments(clock=clock)
+    judge = inner_arguments("--ro-bind", _VERIFIER, _VERIFIER, clock=clock)
     return Layers(
-        outer=(*start, *outer_arguments(start[-1], libraries, disk), *image.outer(), "--"),
-        prepare=" &&\n".join(first),
+        outer=(*start, "--"),
+        prepare=prepare(limits.disk, agent=agent, judge=judge),
+        inner=f"{PROGRAM}/bin/bwrap --args 9 9<{ARGUMENTS}/agent --",
+        judging=f"{PROGRAM}/bin/bwrap --args 9 9<{ARGUMENTS}/judge --",
+        home=HOME,
+        verifier=_VERIFIER,
+        limits=limits.script(),
+        base="/",
+        kept=(HOME[1:], "tmp"),
+        depth=2,
+    )
+
+
+def _with_image(start: tuple[str, ...], limits: Limits, clock: bool, image: ImageRoot) -> Layers:
+    mounts = [*devices(clock=clock), "--chdir", "/"]
+    return Layers(
+        outer=(*start, *image.outer(), "--"),
+        prepare=f"{prepare(limits.disk)} &&\n{image.prepare(f'{PROGRAM}/bin/bwrap', namespaces(), mounts)}",
         inner="",
         judging=image.enter("aside"),
         home="/root",
         verifier=ASIDE,
-        limits=limits,
+        limits=limits.script(),
         base="/layer",
         kept=("upper",),
         depth=2,
@@ -263,7 +246,8 @@ def _probe(prefix: tuple[str, ...]) -> str | None:
     """What goes wrong with both layers, as we use them, started by ``prefix``; None if nothing does."""
     program, libraries = find_program()
     inner = [f"{PROGRAM}/bin/bwrap", *inner_arguments(), "--", "true"]
-    outer = [*prefix, program, *outer_arguments(program, libraries, str(MIB)), "--", *inner]
+    hidden = concealed(system_directories(), NOBODY if prefix else os.geteuid())
+    outer = [*prefix, program, *outer_arguments(program, libraries, str(2**20), hidden=hidden), "--", *inner]
     try:
         done = subprocess.run(outer, stdin=subprocess.DEVNULL, capture_output=True, timeout=20.0, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:

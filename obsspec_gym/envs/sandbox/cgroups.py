@@ -12,21 +12,24 @@ import contextlib
 import functools
 import os
 import secrets
+import threading
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from obsspec_gym.errors import SandboxUnavailableError
+from obsspec_gym.errors import SandboxError, SandboxUnavailableError
 
 _MIB = 2**20
 _OWN_PROCESSES = 32  # of the sandbox itself, beside the agent's
 _REMOVE_SECONDS = 5.0
-# Joins the groups, becomes the sandbox and removes them at its end, also where nobody else is left to do it.
+# Runs the sandbox and removes the groups at its end, also where nobody else is left to do it.
 _GUARD = """\
-groups=(); while [[ $1 != -- ]]; do groups+=("$1"); shift; done; shift
-(for group in "${groups[@]}"; do echo $BASHPID >"$group/cgroup.procs" || exit 1; done; exec "$@")
-for group in "${groups[@]}"; do
-    until rmdir -- "$group" || [[ ! -d $group ]] || ((i++ > 100)); do sleep 0.05; done
+memory=$1 pids=$2; shift 2
+"$@"
+for group in "$memory" "$pids"; do
+    left=100
+    until rmdir "$group" || [ ! -d "$group" ] || [ $((left -= 1)) -lt 0 ]; do sleep 0.05; done
 done 2>/dev/null
 """
 
@@ -44,6 +47,21 @@ class Controllers:
     memory: Path
     pids: Path
     version: int
+
+
+def usual_total_mib(files_mib: int, memory_mib: int) -> int:
+    """What a sandbox may use in all where nobody says so: its files and one process, at most half of this machine.
+
+    Args:
+        files_mib: What its file systems hold, in MiB.
+        memory_mib: Address space of a process, in MiB.
+
+    Example:
+        >>> usual_total_mib(48, 16)
+        64
+    """
+    machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // _MIB
+    return min(files_mib + memory_mib, machine // 2)
 
 
 @functools.cache
@@ -70,9 +88,10 @@ class ControlGroup:
     """
 
     def __init__(self, memory_mib: int | None, processes: int) -> None:
-        controllers = _controllers(Path("/proc/self"))
+        controllers = _own_controllers(Path("/proc/self/cgroup").read_text())
         name = f"obsspec-{os.getpid()}-{secrets.token_hex(4)}"
         self._directories: list[Path] = []
+        self._admission: _Admission | None = None
         try:
             for parent in dict.fromkeys((controllers.memory, controllers.pids)):
                 _sweep(parent)
@@ -90,16 +109,67 @@ class ControlGroup:
 
     @property
     def prefix(self) -> tuple[str, ...]:
-        """Command prefix: what it starts is in the group, which is removed at its end if nobody else does it."""
-        return ("bash", "-c", _GUARD, "guard", *map(str, self._directories), "--")
+        """Command prefix: when what it starts has ended, the group is removed if nobody else does it."""
+        return ("sh", "-c", _GUARD, "guard", str(self._directories[0]), str(self._directories[-1]))
+
+    def admit(self, pid: int) -> None:
+        """Takes a process in, with all that it starts from the end of :meth:`confirm` on.
+
+        The kernel may take many milliseconds over it, so it is done beside whatever else a start has to do.
+        """
+        self._admission = _Admission(self._directories, pid)
+
+    def confirm(self) -> None:
+        """Waits until the process is in. Idempotent.
+
+        Raises:
+            SandboxError: If it could not be taken in.
+        """
+        if self._admission is not None and (error := self._admission.outcome()) is not None:
+            raise SandboxError(f"the sandbox could not be put into its control group: {error}")
 
     def remove(self) -> None:
         """Removes it once its processes are gone. Idempotent."""
+        if self._admission is not None:
+            self._admission.outcome()
         deadline = time.monotonic() + _REMOVE_SECONDS
         while self._directories and time.monotonic() < deadline:
             self._directories = [path for path in self._directories if not _removed(path)]
             if self._directories:
                 time.sleep(0.005)
+
+
+class _Admission:
+    """One process on its way into groups, in a thread of its own."""
+
+    def __init__(self, groups: Sequence[Path], pid: int) -> None:
+        self._groups = tuple(groups)
+        self._pid = pid
+        self._error: OSError | None = None
+        self._thread = threading.Thread(target=self._run, name="obsspec-admission", daemon=True)
+        self._thread.start()
+
+    def outcome(self) -> OSError | None:
+        """Waits for the end of it; what went wrong."""
+        self._thread.join()
+        return self._error
+
+    def _run(self) -> None:
+        try:
+            for group in self._groups:
+                (group / "cgroup.procs").write_text(str(self._pid))
+        except OSError as error:
+            self._error = error
+
+
+@functools.lru_cache(maxsize=1)
+def _own_controllers(group: str) -> Controllers:
+    """As :func:`_controllers` for this process: kept, for the table of mounts is long to read.
+
+    Args:
+        group: What /proc says of the groups it is in; with other ones they are looked up anew.
+    """
+    return _controllers(Path("/proc/self"))
 
 
 def _controllers(process: Path) -> Controllers:

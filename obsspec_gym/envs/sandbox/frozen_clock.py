@@ -12,14 +12,17 @@ too long under any such library.
 
 from __future__ import annotations
 
-import atexit
 import datetime
-import functools
+import hashlib
+import os
+import platform
 import shutil
 import subprocess
 import tempfile
 from pathlib import Path
 
+from obsspec_gym.envs.cache import cache_root
+from obsspec_gym.envs.sandbox.image_root import check_reach
 from obsspec_gym.errors import InvalidArgumentError, SandboxUnavailableError
 
 FROZEN_AT = "2037-01-01 00:00:00"
@@ -93,25 +96,42 @@ def frozen_clock_available() -> str | None:
     return None
 
 
-@functools.cache
-def frozen_clock_library(seconds: int) -> Path:
-    """The library to preload; compiled once, and removed when this process ends.
+def frozen_clock_library(seconds: int, uid: int | None = None) -> Path:
+    """The library to preload; compiled once on this machine, and kept in the cache.
 
     Args:
         seconds: Where the clock stands, since 1970.
+        uid: Who must be able to reach it; this user if ``None``.
 
     Raises:
-        SandboxUnavailableError: If there is no C compiler, or it fails.
+        SandboxUnavailableError: If there is no C compiler, it fails, or there is nowhere to keep the library.
     """
+    digest = hashlib.sha256(f"{platform.machine()} {seconds} {_SOURCE}".encode()).hexdigest()[:16]
+    library = cache_root() / "clock" / f"{digest}.so"
+    if not library.exists():
+        try:
+            library.parent.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryDirectory(dir=library.parent, prefix=".making-") as making:
+                made = Path(making) / library.name
+                _compile(seconds, made)
+                made.chmod(0o755)
+                made.rename(library)  # another process may have been quicker: either is as good
+        except OSError as error:
+            raise SandboxUnavailableError(
+                f"the library for a frozen clock cannot be kept in {library.parent} ({error.strerror}): "
+                "set XDG_CACHE_HOME to a directory that can be written to."
+            ) from error
+    if uid is not None and uid != os.geteuid():
+        check_reach(library, uid)
+    return library
+
+
+def _compile(seconds: int, library: Path) -> None:
     compiler = next(filter(None, map(shutil.which, _COMPILERS)), None)
     if compiler is None:
         raise SandboxUnavailableError(
             "a frozen clock needs a C compiler: install gcc with the system's package manager."
         )
-    directory = Path(tempfile.mkdtemp(prefix="obsspec-clock-"))
-    atexit.register(shutil.rmtree, directory, ignore_errors=True)
-    directory.chmod(0o755)  # sandboxes are started as somebody else where this process is root
-    library = directory / "frozen_clock.so"
     # Without the C library: it is there in every program that loads this, in whatever version.
     command = [compiler, "-shared", "-fPIC", "-O1", "-nostdlib", f"-DSECONDS={seconds}L", "-x", "c", "-"]
     command += ["-o", str(library)]
@@ -122,5 +142,3 @@ def frozen_clock_library(seconds: int) -> Path:
     if done.returncode != 0:
         said = done.stderr.decode("utf-8", "replace").strip().replace("\n", "; ")
         raise SandboxUnavailableError(f"the library for a frozen clock cannot be compiled: {said}")
-    library.chmod(0o755)
-    return library

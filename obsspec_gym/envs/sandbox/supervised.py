@@ -58,7 +58,15 @@ class SupervisedSandbox(PersistentSandbox):
         pipes.close(*theirs, *inherited[1:])
         if self._supervisor.open("/", WORK_SECONDS) is None:
             raise SandboxError(f"the sandbox did not start: {self._supervisor.said}")
-        self._resources.supervisor.locate(int(self._supervise("echo $$")))
+        supervisor = int(self._supervise("echo $$"))
+        self._resources.supervisor.locate(supervisor)
+        if self._resources.group is not None:
+            self._resources.group.admit(supervisor)
+
+    def _bounded(self) -> None:
+        """Waits until all that follows is bounded together, where it is to be: before anything is written or run."""
+        if self._resources.group is not None:
+            self._resources.group.confirm()
 
     def _supervising(self) -> Shell:
         if self._supervisor is None:
@@ -68,6 +76,7 @@ class SupervisedSandbox(PersistentSandbox):
     def _copy(self, origin: PersistentSandbox, intake: Intake) -> None:
         """Takes over the files that another one keeps."""
         assert isinstance(origin, SupervisedSandbox)
+        self._bounded()
         copy_files(origin._supervising(), origin._started(), self._supervising(), self._started(), intake)
 
     def _supervise(self, command: str, timeout: float = WORK_SECONDS) -> str:
@@ -76,6 +85,7 @@ class SupervisedSandbox(PersistentSandbox):
     def _enter(self, prefix: str, environment: Mapping[str, str]) -> None:
         """Starts a shell in the inner layer, in the last directory."""
         layers = self._started()
+        self._bounded()
         script, output, status = self._passed
         drain(script, self._agent_pipes.output, self._agent_pipes.status)
         variables = {**ENVIRONMENT, "HOME": layers.home, "PWD": layers.home, **environment}
@@ -110,6 +120,7 @@ class SupervisedSandbox(PersistentSandbox):
             self._resources.supervisor.sweep()  # an exception may have come before a session was known
 
     def _lay(self, archive: bytes, where: str) -> None:
+        self._bounded()
         text = base64.b64encode(archive).decode()
         self._supervise(f"printf %s {text} | base64 -d | tar -xzp --no-same-owner -C {where}", _LAY_SECONDS)
 

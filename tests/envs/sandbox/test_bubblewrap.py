@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 import socket
@@ -11,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from obsspec_gym.envs.sandbox import Sandbox, bubblewrap
+import obsspec_gym
+from obsspec_gym.envs.sandbox import Sandbox, bubblewrap, concealment
 from obsspec_gym.envs.sandbox.bubblewrap import BubblewrapSandbox, bubblewrap_available
 from obsspec_gym.envs.sandbox.bwrap_program import find_program
 from obsspec_gym.errors import SandboxUnavailableError
@@ -160,3 +162,56 @@ def test_a_program_in_a_closed_directory_is_copied_to_where_nobody_can_run_it(
     assert not program.startswith(str(tmp_path))
     nobody = ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups", program, "--version"]
     assert subprocess.run(nobody, capture_output=True, check=True).stdout.startswith(b"bubblewrap")
+
+
+@pytest.fixture
+def library(inside: Sandbox) -> Path:
+    """A package of the sandbox's own Python, which lies below /usr: where this project may be installed as well."""
+    found = text(inside, "python3 -c 'import json; print(json.__file__)'").strip()
+    if not found or not Path(found).is_file():
+        pytest.skip("there is no python3 in the sandbox")
+    return Path(found)
+
+
+def test_our_own_package_below_usr_is_hidden(library: Path, inside: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    look = f"ls -A {library.parent} | wc -l; python3 -c 'import json.decoder' 2>/dev/null; echo $?"
+    monkeypatch.setattr(obsspec_gym, "__file__", str(library))
+    sandbox = BubblewrapSandbox()
+    sandbox.start()
+    assert text(sandbox, look) == "0\n1\n"
+    assert sandbox.run(f"umount {library.parent} || touch {library.parent}/x").exit_code != 0
+    assert sandbox.verify(look, {}, {}).output == b"0\n1\n"
+    sandbox.close()
+    assert text(inside, look).endswith("\n0\n")
+
+
+def test_a_copy_for_the_system_s_python_is_hidden_whoever_runs(library: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(concealment, "_installed", lambda: (library.parent.resolve(),))
+    sandbox = BubblewrapSandbox()
+    sandbox.start()
+    assert text(sandbox, f"ls -A {library.parent}") == ""
+    sandbox.close()
+
+
+def test_what_is_not_shown_or_not_reached_needs_no_hiding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    package = tmp_path / "private" / "obsspec_gym"
+    package.mkdir(parents=True)
+    monkeypatch.setattr(obsspec_gym, "__file__", str(package / "__init__.py"))
+    monkeypatch.setattr(concealment, "_installed", lambda: ())
+    assert concealment.concealed(["/usr"], os.geteuid()) == []
+    assert concealment.concealed([str(tmp_path)], os.geteuid()) == [str(package)]
+    package.parent.chmod(0o700)
+    assert concealment.concealed([str(tmp_path)], os.geteuid() + 1) == []
+
+
+def test_a_full_tmp_does_not_keep_verifiers_from_judging() -> None:
+    """What the supervisor puts into files of its own lies where an agent cannot take the room."""
+    sandbox = BubblewrapSandbox(disk_mib=2)
+    sandbox.start()
+    assert "No space left" in text(sandbox, "head -c 5M /dev/urandom >/tmp/full")
+    noise = os.urandom(300_000)  # long also when it is compressed
+    judged = sandbox.verify('sha256sum <"$VERIFIER/a"; echo ${#LONG}', {"a": noise}, {"LONG": "x" * 90_000})
+    assert judged.output.decode() == f"{hashlib.sha256(noise).hexdigest()}  -\n90000\n"
+    sandbox.write({"b": noise})
+    assert text(sandbox, "wc -c <b; ls /supervisor 2>&1 | grep -c 'No such file'") == "300000\n1\n"
+    sandbox.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 from collections.abc import Iterator
@@ -9,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from obsspec_gym.envs.sandbox import Sandbox
+from obsspec_gym.envs.sandbox import Sandbox, bwrap_limits
 from obsspec_gym.envs.sandbox.bubblewrap import BubblewrapSandbox, bubblewrap_available, sandbox_uid
-from obsspec_gym.envs.sandbox.cgroups import ControlGroup, _controllers, control_groups_available
+from obsspec_gym.envs.sandbox.cgroups import ControlGroup, _controllers, control_groups_available, usual_total_mib
 from obsspec_gym.errors import InvalidArgumentError, SandboxError, SandboxUnavailableError
 
 bubblewrapped = pytest.mark.skipif(bubblewrap_available() is not None, reason=str(bubblewrap_available()))
@@ -124,9 +125,67 @@ def test_the_memory_of_all_processes_and_files_is_bounded(neighbour: Sandbox) ->
     sandbox.close()
 
 
+# Those that a sandbox of the usual size may be left with on any machine: none takes more than some hundred MiB.
+SAFE_HOGS = [
+    "fork bomb",
+    "fork bomb of programs",
+    "bomb that moves",
+    "endless file",
+    "endless file in /tmp",
+    "sparse file",
+    "endless output",
+    "deep tree",
+    "descriptors",
+    "daemon",
+    "busy loop",
+    "stopped",
+]
+
+
+@bubblewrapped
+@pytest.mark.parametrize("name", SAFE_HOGS)
+def test_a_hog_ends_in_an_observation_at_the_usual_size(name: str, neighbour: Sandbox) -> None:
+    sandbox = BubblewrapSandbox()
+    sandbox.start()
+    test_a_hog_ends_in_an_observation(name, sandbox)
+    sandbox.close()
+
+
 @bubblewrapped
 @grouped
-def test_groups_are_removed(neighbour: Sandbox) -> None:
+def test_all_of_a_sandbox_is_bounded_where_nobody_says_how_much(monkeypatch: pytest.MonkeyPatch) -> None:
+    parents = _controllers(Path("/proc/self"))
+    with contextlib.closing(BubblewrapSandbox(disk_mib=8, memory_mib=100, processes=40)) as sandbox:
+        sandbox.start()
+        name = next(parents.pids.glob(f"obsspec-{os.getpid()}-*")).name
+        assert (parents.pids / name / "pids.max").read_text() == f"{40 + 32}\n"
+        bound = "memory.limit_in_bytes" if parents.version == 1 else "memory.max"
+        assert int((parents.memory / name / bound).read_text()) == (3 * 8 + 100) * 2**20
+        inside = set((parents.memory / name / "cgroup.procs").read_text().split())
+        sandbox.run("sleep 60 & sleep 60 &")
+        assert len(set((parents.memory / name / "cgroup.procs").read_text().split()) - inside) == 2
+        twin = sandbox.fork()
+        assert len(list(parents.pids.glob(f"obsspec-{os.getpid()}-*"))) == 2
+        twin.close()
+    assert usual_total_mib(2**30, 2**30) < 2**30  # never more than half of a machine
+    monkeypatch.setattr(bwrap_limits, "control_groups_available", lambda: "there are none")
+    with contextlib.closing(BubblewrapSandbox()) as sandbox:
+        sandbox.start()
+        assert list(parents.pids.glob(f"obsspec-{os.getpid()}-*")) == []
+
+
+@grouped
+def test_a_process_that_cannot_be_taken_in_is_no_started_sandbox() -> None:
+    group = ControlGroup(64, 16)
+    group.admit(2**22 + 7)  # above the largest process number
+    with pytest.raises(SandboxError, match="into its control group"):
+        group.confirm()
+    group.remove()
+
+
+@bubblewrapped
+@grouped
+def test_groups_are_removed() -> None:
     parents = _controllers(Path("/proc/self"))
     sandbox = BubblewrapSandbox(total_mib=128)
     sandbox.start()
