@@ -73,7 +73,7 @@ class History:
         self.segment = tuple(segment)
         self.turn: int = (parent.turn if parent else 0) + is_action
         self.length: int = (parent.length if parent else 0) + len(self.segment)
-        event = fingerprint((is_action, value, visible))
+        event = fingerprint((is_action, value, visible), exact=not is_action)
         tokens = np.asarray(self.segment, dtype=np.int64).tobytes()
         self.world_key: bytes = _digest(parent.world_key if parent else episode.task_id.encode(), event)
         self.key: bytes = _digest(parent.key if parent else b"", self.world_key, tokens)
@@ -185,24 +185,28 @@ class History:
 
 
 def same_observation(left: Observation, right: Observation) -> bool:
-    """Whether two observations are exactly the same to whoever reads them.
+    """Whether two observations are exactly the same to whoever reads them: what a prediction is verified by.
 
-    Text by ``==``; arrays by shape and value, whatever the integer or float width; containers element by element.
+    Text by ``==``; numbers and arrays by type (a Python ``int`` is not an ``np.int64``), dtype, shape and every bit;
+    containers element by element. The one exception: NaN equals NaN, whatever its sign and payload.
     """
-    return fingerprint(left) == fingerprint(right)
+    return fingerprint(left, exact=True) == fingerprint(right, exact=True)
 
 
-def fingerprint(value: Any) -> bytes:
+def fingerprint(value: Any, *, exact: bool = False) -> bytes:
     """A canonical byte string of a value: equal bytes exactly where the values are equal.
 
-    Numbers and arrays compare by value within their kind (bool, integer, float, ...), not by width; ``-0.0`` equals
-    ``0.0`` and NaN equals NaN, since a policy can tell neither apart from its twin.
+    Args:
+        value: Text, numbers, arrays, and containers of these.
+        exact: As :func:`same_observation`. Otherwise numbers and arrays compare by value within their kind (bool,
+            integer, float, ...) and not by width, ``-0.0`` equals ``0.0``, and a list equals the tuple of the same:
+            so ``2`` and ``np.int64(2)`` are the same action.
 
     Raises:
         TypeError: For values without equality by value.
     """
     parts: list[bytes] = []
-    _write(value, parts)
+    _write(value, parts, exact)
     return b"".join(parts)
 
 
@@ -218,7 +222,7 @@ def _field(tag: bytes, payload: bytes, parts: list[bytes]) -> None:
     parts.append(tag + len(payload).to_bytes(8, "little") + payload)
 
 
-def _write(value: Any, parts: list[bytes]) -> None:
+def _write(value: Any, parts: list[bytes], exact: bool) -> None:
     if value is None:
         _field(b"n", b"", parts)
     elif isinstance(value, MalformedCall):
@@ -227,25 +231,47 @@ def _write(value: Any, parts: list[bytes]) -> None:
         _field(b"s", value.encode("utf-8", "surrogatepass"), parts)
     elif isinstance(value, bytes | bytearray):
         _field(b"y", bytes(value), parts)
-    elif isinstance(value, bool | int | float | complex | np.generic | np.ndarray):
-        _write_array(np.asarray(value), parts)
+    elif isinstance(value, int) and not -(2**63) <= value < 2**64:
+        _field(b"i", str(value).encode(), parts)  # no array holds it
+    elif isinstance(value, np.generic | np.ndarray):
+        (_write_exact if exact else _write_by_value)(np.asarray(value), parts, exact)
+        if exact:
+            _field(b"g", str(isinstance(value, np.ndarray)).encode(), parts)
+    elif isinstance(value, bool | int | float | complex):
+        (_write_exact if exact else _write_by_value)(np.asarray(value), parts, exact)
     elif isinstance(value, Mapping):
-        items = sorted(((fingerprint(key), fingerprint(item)) for key, item in value.items()))
+        items = sorted((fingerprint(key, exact=exact), fingerprint(item, exact=exact)) for key, item in value.items())
         _field(b"m", b"".join(key + item for key, item in items), parts)
     elif isinstance(value, tuple | list):
-        _field(b"t", b"".join(fingerprint(item) for item in value), parts)
+        tag = b"l" if exact and isinstance(value, list) else b"t"
+        _field(tag, b"".join(fingerprint(item, exact=exact) for item in value), parts)
     elif isinstance(value, set | frozenset):
-        _field(b"e", b"".join(sorted(fingerprint(item) for item in value)), parts)
+        _field(b"e", b"".join(sorted(fingerprint(item, exact=exact) for item in value)), parts)
     else:
         raise TypeError(
             f"observations and actions are text, numbers, arrays and containers of these, got {type(value).__name__}"
         )
 
 
-def _write_array(array: np.ndarray[Any, Any], parts: list[bytes]) -> None:
+def _write_exact(array: np.ndarray[Any, Any], parts: list[bytes], exact: bool) -> None:
+    """Dtype, shape and bits; only NaNs are all the same."""
+    dtype = array.dtype.newbyteorder("=")
+    if dtype.kind == "O":
+        _write_objects(array, parts, exact)
+        return
+    array = np.ascontiguousarray(array, dtype=dtype).reshape(array.shape)
+    if dtype.kind == "f":
+        array = np.where(np.isnan(array), dtype.type(np.nan), array)
+    elif dtype.kind == "c":
+        real, imaginary = (np.where(np.isnan(part), np.nan, part) for part in (array.real, array.imag))
+        array = np.stack([real, imaginary])
+    _field(b"x" + dtype.str.encode(), str(array.shape).encode() + array.tobytes(), parts)
+
+
+def _write_by_value(array: np.ndarray[Any, Any], parts: list[bytes], exact: bool) -> None:
     kind = array.dtype.kind
     if kind == "O":
-        _field(b"o", str(array.shape).encode() + b"".join(fingerprint(item) for item in array.ravel()), parts)
+        _write_objects(array, parts, exact)
         return
     if kind == "i" or (kind == "u" and array.dtype.itemsize < 8):
         array, kind = array.astype(np.int64), "i"
@@ -258,3 +284,8 @@ def _write_array(array: np.ndarray[Any, Any], parts: list[bytes]) -> None:
     elif kind == "c":
         array = array.astype(np.complex128) + 0.0
     _field(b"a" + kind.encode(), str(array.shape).encode() + np.ascontiguousarray(array).tobytes(), parts)
+
+
+def _write_objects(array: np.ndarray[Any, Any], parts: list[bytes], exact: bool) -> None:
+    items = b"".join(fingerprint(item, exact=exact) for item in array.ravel())
+    _field(b"o", str(array.shape).encode() + items, parts)

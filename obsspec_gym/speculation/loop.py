@@ -6,6 +6,7 @@ import asyncio
 import threading
 import weakref
 from collections.abc import Coroutine
+from concurrent.futures import Future
 from typing import Any, TypeVar
 
 from obsspec_gym.errors import ClosedError
@@ -35,8 +36,8 @@ class LoopThread:
         """Whether the thread runs."""
         return self._thread is not None
 
-    def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Runs a coroutine to its end and returns its result; a Ctrl-C meanwhile cancels it.
+    def start(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+        """Runs a coroutine without waiting for it; cancelling the future cancels it.
 
         Raises:
             ClosedError: After :meth:`close`.
@@ -44,7 +45,15 @@ class LoopThread:
         if self.closed:
             work.close()
             raise ClosedError("the event loop's thread is closed")
-        future = asyncio.run_coroutine_threadsafe(work, self._running_loop())
+        return asyncio.run_coroutine_threadsafe(work, self._running_loop())
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Runs a coroutine to its end and returns its result; a Ctrl-C meanwhile cancels it.
+
+        Raises:
+            ClosedError: After :meth:`close`.
+        """
+        future = self.start(work)
         try:
             return future.result()
         except BaseException:

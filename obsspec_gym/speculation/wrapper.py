@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import secrets
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from typing import Any
 
 import gymnasium as gym
@@ -17,18 +17,19 @@ from obsspec_gym.agents.history import History
 from obsspec_gym.agents.policy import Policy
 from obsspec_gym.agents.world_model.base import WorldModel
 from obsspec_gym.errors import ClosedError, InvalidArgumentError
-from obsspec_gym.seeding import derive_seed
+from obsspec_gym.speculation.conform import conform, conforming_policy, conforming_world_model
+from obsspec_gym.speculation.episode_names import EpisodeNames
 from obsspec_gym.speculation.loop import LoopThread
 from obsspec_gym.speculation.next_action import NextAction
 from obsspec_gym.speculation.record import TurnRecord
 from obsspec_gym.speculation.selector import Selector
 from obsspec_gym.speculation.speculator import Speculator
-from obsspec_gym.speculation.stepping import Row, Stepper, stepper_for
-from obsspec_gym.types import Action, EpisodeId, Outcome
+from obsspec_gym.speculation.stepping import Batch, Row, Stepper, View, Viewer, pick, stepper_for
+from obsspec_gym.types import Action, Outcome
 
 logger = logging.getLogger(__name__)
 
-Batch = tuple[Any, np.ndarray[Any, Any], np.ndarray[Any, Any], np.ndarray[Any, Any], dict[str, Any]]
+Mask = np.ndarray[Any, np.dtype[np.bool_]]
 
 
 class ActionHandle:
@@ -67,11 +68,16 @@ class ObsSpecVectorEnv(VectorWrapper):
     Args:
         env: A vector environment. Speculation pays most where environments do not wait for each other
             (``TerminalVectorEnv``); over Sync- and AsyncVectorEnv every step lasts as long as its slowest.
-        policy: A policy, or a function ``(history, seed) -> action``.
-        world_model: A world model, or a function ``(history, action) -> observation``; ``None`` for none.
-        speculation: How far ahead to speculate; by default ``FixedSelector(1, 1)``.
+        policy: A policy, or a function ``(history, seed) -> action``; ``history.value`` is the observation.
+        world_model: A world model, or a function ``(history, action) -> observation``; ``None`` for none. What it
+            predicts is brought into the observation space's form before it is compared with what comes.
+        speculation: How far ahead to speculate; by default the speculator's choice.
+        visible: Names of the entries of ``info`` that the policy reads (``("action_mask",)``, say). It finds them in
+            ``history.visible``, a dictionary. They belong to what a prediction must get right, so a world model has to
+            predict them as well (``Prediction(..., visible={"action_mask": mask})``).
         run_seed: Determines, with the episodes' names, every completion.
         on_turn: Is called (on the loop's thread) with the record of every turn.
+        **options: Further arguments of :class:`~obsspec_gym.speculation.speculator.Speculator`.
 
     Raises:
         InvalidArgumentError: If ``env`` is not a vector environment.
@@ -93,6 +99,7 @@ class ObsSpecVectorEnv(VectorWrapper):
         world_model: WorldModel | Callable[[History, Action], Any] | None = None,
         speculation: Selector | None = None,
         *,
+        visible: Sequence[str] = (),
         run_seed: int = 0,
         on_turn: Callable[[TurnRecord], None] | None = None,
         **options: Any,
@@ -100,36 +107,56 @@ class ObsSpecVectorEnv(VectorWrapper):
         if not isinstance(env, VectorEnv):
             raise InvalidArgumentError(f"env must be a gymnasium vector environment, got {type(env).__name__}")
         super().__init__(env)
-        self.speculator = Speculator(policy, world_model, speculation, run_seed=run_seed, on_turn=on_turn, **options)
+        self.speculator = Speculator(
+            conforming_policy(policy, env.single_action_space),
+            conforming_world_model(world_model, env.single_observation_space),
+            speculation,
+            run_seed=run_seed,
+            on_turn=on_turn,
+            **options,
+        )
+        self._predicts = world_model is not None
         self._autoreset = AutoresetMode(env.metadata.get("autoreset_mode", AutoresetMode.NEXT_STEP))
         self._loop = LoopThread()
-        self._stepper: Stepper = stepper_for(env)
-        if self._stepper.barrier and world_model is not None:
+        self._viewer = Viewer(env.single_observation_space, visible)
+        self._stepper: Stepper = stepper_for(env, self._viewer)
+        if self._stepper.barrier and self._predicts:
             logger.warning(
                 "%s waits for its slowest environment at every step, so speculation can only use the time until then; "
                 "environments that run on their own (TerminalVectorEnv) gain most",
                 type(env).__name__,
             )
-        self._names = _EpisodeNames(self.num_envs)
+        self._names = EpisodeNames(self.num_envs)
         self._pending: list[NextAction | None] = [None] * self.num_envs
         self._over = np.ones(self.num_envs, dtype=np.bool_)
+        self._failed = False
 
     def reset(
         self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
         """Resets the environments (or those of ``options["reset_mask"]``) and starts their first generations."""
         self._require_open()
-        mask = None if options is None else options.get("reset_mask")
-        chosen = np.ones(self.num_envs, dtype=np.bool_) if mask is None else np.asarray(mask, dtype=np.bool_)
+        chosen = self._chosen(None if options is None else options.get("reset_mask"))
         self._loop.run(self._release(chosen))
+        self._over[chosen] = True  # and it stays so if the reset fails
         observations, infos = self.env.reset(
             seed=seed,  # type: ignore[arg-type]  # Gymnasium's vector environments take sequences too
             options=None if options is None else dict(options),
         )
-        self._names.reseed(seed, chosen)
-        rows = self._rows(observations)
-        self._loop.run(self._begin([(i, rows[i], infos) for i in np.flatnonzero(chosen)]))
+        indices = [int(index) for index in np.flatnonzero(chosen)]
+        self._names.reseed(seed, indices)
+        each = list(iterate(self.observation_space, observations))
+        self._begin([(index, self._viewer.in_batch(each[index], infos, index)) for index in indices], infos)
+        self._failed = False
         return observations, self._with_handles(infos)
+
+    def _chosen(self, mask: Any) -> Mask:
+        """Which environments a reset is for; none for a mask that is not one, which the environment will refuse."""
+        if mask is None:
+            return np.ones(self.num_envs, dtype=np.bool_)
+        chosen = np.asarray(mask)
+        fits = chosen.shape == (self.num_envs,) and chosen.dtype == np.bool_
+        return chosen.copy() if fits else np.zeros(self.num_envs, dtype=np.bool_)
 
     def act(self, mask: Sequence[bool] | np.ndarray[Any, Any] | None = None) -> Any:
         """The next action of every environment, as a batch of the action space.
@@ -139,21 +166,25 @@ class ObsSpecVectorEnv(VectorWrapper):
                 episode is over, get a placeholder that the environment ignores.
 
         Raises:
-            ResetNeeded: Before the first reset.
+            ResetNeeded: Before the first reset, and after a step that raised.
+            InvalidArgumentError: If the policy's actions are none of the action space.
             ObsSpecError: If a generation failed.
         """
         self._require_open()
-        if all(pending is None for pending in self._pending) and self._over.all():
+        if self._failed or (all(pending is None for pending in self._pending) and self._over.all()):
             raise gym.error.ResetNeeded("act() needs reset() before it")
         wanted = np.ones(self.num_envs, dtype=np.bool_) if mask is None else np.asarray(mask, dtype=np.bool_)
         if wanted.shape != (self.num_envs,):
             raise InvalidArgumentError(f"mask must have shape ({self.num_envs},), got {wanted.shape}")
         pending = [handle if wanted[i] else None for i, handle in enumerate(self._pending)]
         actions = self._loop.run(_await_all(pending))
-        placeholder = next(iter(iterate(self.action_space, create_empty_array(self.single_action_space, 1))))
+        space = self.single_action_space
+        placeholder = next(iter(iterate(self.action_space, create_empty_array(space, 1))))
         filled = [placeholder if handle is None else action for handle, action in zip(pending, actions, strict=True)]
-        empty = create_empty_array(self.single_action_space, self.num_envs)
-        return concatenate(self.single_action_space, filled, empty)  # type: ignore[arg-type]
+        try:
+            return concatenate(space, filled, create_empty_array(space, self.num_envs))  # type: ignore[arg-type]
+        except (TypeError, ValueError, KeyError, IndexError) as error:
+            raise InvalidArgumentError(f"the policy's actions must be of {space}, got {filled!r:.200}") from error
 
     def step(self, actions: Any) -> Batch:
         """Executes the actions; meanwhile predicts and generates ahead.
@@ -162,76 +193,109 @@ class ObsSpecVectorEnv(VectorWrapper):
             actions: One for each environment: what :meth:`act` returned, or others.
 
         Returns:
-            As ``VectorEnv.step``; ``infos["next_action"]`` holds an :class:`ActionHandle` wherever the mask
-            ``infos["_next_action"]`` says that the observation came as predicted.
+            As ``VectorEnv.step``; where there is a world model ``infos["next_action"]`` holds an :class:`ActionHandle`
+            wherever the mask ``infos["_next_action"]`` says that the observation came as predicted.
 
         Raises:
             InvalidArgumentError: If there are more or fewer actions than environments; nothing was sent.
+            ResetNeeded: After a step that raised.
         """
         self._require_open()
-        if len(actions) != self.num_envs:
-            raise InvalidArgumentError(f"actions must be {self.num_envs}, one for each environment, got {len(actions)}")
-        return self._loop.run(self._step(actions))
-
-    async def _step(self, actions: Any) -> Batch:
-        each = list(iterate(self.action_space, actions))
-        calls = self._stepper.start(actions, each)
-        turns = [self._turn(i, each[i], call) for i, call in enumerate(calls)]
-        results = await asyncio.gather(*turns, return_exceptions=True)
-        for result in results:
-            if isinstance(result, BaseException):
-                raise result
-        batch = self._stepper.finish()
-        infos = batch[4]
-        begun = [
-            (i, row.observation, infos) for i, row in enumerate(await asyncio.gather(*calls)) if self._begins(i, row)
-        ]
+        if self._failed:
+            raise gym.error.ResetNeeded("the last step raised, so nobody knows where its episodes are: reset() first")
+        each = self._split(actions)
+        turns = self._loop.start(self._turns(each, self._stepper.send(actions, each)))
+        try:
+            batch = self._stepper.receive()
+            results = turns.result()
+        except BaseException:
+            self._failed = True
+            turns.cancel()
+            self._loop.run(self._release(np.ones(self.num_envs, dtype=np.bool_)))
+            raise
+        self._pending = [pending for _, pending in results]
+        begun = [(index, row.view) for index, (row, _) in enumerate(results) if self._begins(index, row)]
         self._over = batch[2] | batch[3]
-        await self._begin(begun)
+        infos = batch[4]
+        self._begin(begun, infos)
         return (*batch[:4], self._with_handles(infos))
 
-    async def _turn(self, index: int, action: Action, call: asyncio.Future[Row]) -> None:
+    def _split(self, actions: Any) -> list[Action]:
+        """One action for each environment, in the form of their space."""
+        if isinstance(actions, str | bytes):
+            raise InvalidArgumentError(f"actions must be one for each environment, got one {type(actions).__name__}")
+        try:
+            each = list(iterate(self.action_space, actions))
+        except (TypeError, ValueError, KeyError, IndexError) as error:
+            raise InvalidArgumentError(
+                f"actions must be a batch of {self.action_space}, got {actions!r:.80}"
+            ) from error
+        if len(each) != self.num_envs:
+            raise InvalidArgumentError(f"actions must be {self.num_envs}, one for each environment, got {len(each)}")
+        return [conform(self.single_action_space, action) for action in each]
+
+    async def _turns(
+        self, actions: Sequence[Action], rows: Sequence[Future[Row]]
+    ) -> list[tuple[Row, NextAction | None]]:
+        """Every environment's turn; in an error the others are ended too."""
+        pairs = enumerate(zip(actions, rows, strict=True))
+        turns = [asyncio.ensure_future(self._turn(index, action, row)) for index, (action, row) in pairs]
+        try:
+            return await asyncio.gather(*turns)
+        except BaseException:
+            for turn in turns:
+                turn.cancel()
+            await asyncio.wait(turns)
+            raise
+
+    async def _turn(self, index: int, action: Action, sent: Future[Row]) -> tuple[Row, NextAction | None]:
         """One environment's turn; a step that only resets is not one."""
         pending = self._pending[index]
+        call = asyncio.wrap_future(sent)
         if pending is None:
-            await call
-            return
+            return await call, None
 
         async def execute() -> Outcome:
             row = await call
-            return Outcome(row.last_observation, ends=row.terminated or row.truncated)
+            return Outcome(row.last.observation, row.ends, row.last.visible)
 
-        self._pending[index] = None
-        _, self._pending[index] = await self.speculator.turn(pending.history, action, execute=execute())
+        _, following = await self.speculator.turn(pending.history, action, execute=execute())
+        return await call, following
 
     def _begins(self, index: int, row: Row) -> bool:
         """Whether this step's observation is the first of a new episode."""
-        ends = row.terminated or row.truncated
         if self._autoreset is AutoresetMode.SAME_STEP:
-            return ends
-        return bool(self._over[index]) and not ends and self._pending[index] is None
+            return row.ends
+        return bool(self._over[index]) and not row.ends and self._pending[index] is None
 
-    async def _begin(self, begun: list[tuple[Any, Any, dict[str, Any]]]) -> None:
-        for index, observation, infos in begun:
-            episode = self._names.next(int(index), infos)
-            self._pending[index] = self.speculator.start(episode, observation)
-            self._over[index] = False
+    def _begin(self, views: list[tuple[int, View]], infos: dict[str, Any]) -> None:
+        """Starts the first generations of new episodes."""
+        if not views:
+            return
+        starting = [(index, view, {"task_id": pick(infos, "task_id", index)}) for index, view in views]
 
-    async def _release(self, mask: np.ndarray[Any, Any]) -> None:
+        async def start() -> None:
+            for index, view, info in starting:
+                episode = self._names.next(index, info)
+                self._pending[index] = self.speculator.start(episode, view.observation, view.visible)
+                self._over[index] = False
+
+        self._loop.run(start())
+
+    async def _release(self, mask: Mask) -> None:
         for index in np.flatnonzero(mask):
             pending, self._pending[index] = self._pending[index], None
             if pending is not None:
                 self.speculator.end(pending.history.episode)
 
     def _with_handles(self, infos: dict[str, Any]) -> dict[str, Any]:
+        if not self._predicts:
+            return infos
         handles = np.full(self.num_envs, None, dtype=object)
         for index, pending in enumerate(self._pending):
             if pending is not None and pending.hit:
                 handles[index] = ActionHandle(pending, self._loop)
         return {**infos, "next_action": handles, "_next_action": handles != np.array(None)}
-
-    def _rows(self, observations: Any) -> list[Any]:
-        return list(iterate(self.observation_space, observations))
 
     def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
         """Forwards to the wrapped environment."""
@@ -254,37 +318,16 @@ class ObsSpecVectorEnv(VectorWrapper):
                 self._loop.run(self.speculator.close())
         finally:
             self._loop.close()
-            self._stepper.close()
             self._pending = [None] * self.num_envs
             self.env.close(**kwargs)
+
+    def close_extras(self, **kwargs: Any) -> None:
+        """As :meth:`close`."""
+        self.close(**kwargs)
 
     def _require_open(self) -> None:
         if self._loop.closed:
             raise ClosedError("the vector environment is closed")
-
-
-class _EpisodeNames:
-    """Names episodes so that seeds depend on the user's seed and never on which environment finished first."""
-
-    def __init__(self, num_envs: int) -> None:
-        root = secrets.randbits(31)
-        self._seeds = [derive_seed("unseeded", root, i) for i in range(num_envs)]
-        self._counts = [0] * num_envs
-
-    def reseed(self, seed: int | Sequence[int | None] | None, chosen: np.ndarray[Any, Any]) -> None:
-        for index in np.flatnonzero(chosen):
-            own = seed + int(index) if isinstance(seed, int) else None if seed is None else seed[int(index)]
-            if own is not None:
-                self._seeds[index], self._counts[index] = int(own), 0
-
-    def next(self, index: int, infos: dict[str, Any]) -> EpisodeId:
-        """The name of the environment's next episode: the task it says it has, or its seed."""
-        seed, count = self._seeds[index], self._counts[index]
-        self._counts[index] += 1
-        told = infos.get("_task_id")
-        if told is not None and told[index]:
-            return EpisodeId(str(infos["task_id"][index]), derive_seed("sample", seed, count) % 2**31)
-        return EpisodeId(f"seed {seed}", count)
 
 
 async def _await(pending: NextAction) -> Action:

@@ -45,8 +45,28 @@ def kind(value: Any) -> str:
     return {"b": "bool", "i": "int", "u": "int", "f": "float"}[np.asarray(value).dtype.kind]
 
 
+def bits(value: Any) -> Any:
+    """A float's bits, but one and the same for every NaN."""
+    return "nan" if np.isnan(value) else np.asarray(value, dtype=np.float64).tobytes()
+
+
+def same(left: Any, right: Any) -> bool:
+    """Exact equality, written out once more in the plainest way."""
+    if type(left) is not type(right):
+        return False
+    if isinstance(left, float):
+        return bool(bits(left) == bits(right))
+    if isinstance(left, np.ndarray):
+        return (left.dtype, left.shape) == (right.dtype, right.shape) and np.array_equal(left, right)
+    if isinstance(left, list | tuple):
+        return len(left) == len(right) and all(map(same, left, right))
+    if isinstance(left, dict):
+        return left.keys() == right.keys() and all(same(left[key], right[key]) for key in left)
+    return bool(left == right)
+
+
 def equal(left: Any, right: Any) -> bool:
-    """The definition, written out once more in the plainest way."""
+    """Equality by value, likewise."""
     if isinstance(left, bool | int | float | np.ndarray) and isinstance(right, bool | int | float | np.ndarray):
         left, right = np.asarray(left), np.asarray(right)
         same_kind = kind(left) == kind(right)
@@ -60,32 +80,55 @@ def equal(left: Any, right: Any) -> bool:
 
 @settings(max_examples=150)
 @given(left=values, right=values)
-def test_same_observation_is_equality_by_value(left: Any, right: Any) -> None:
-    assert same_observation(left, right) == equal(left, right)
+def test_observations_are_the_same_exactly_if_nothing_can_tell_them_apart(left: Any, right: Any) -> None:
+    assert same_observation(left, right) == same(left, right)
     assert same_observation(left, left)
+    assert (fingerprint(left) == fingerprint(right)) == equal(left, right)
 
 
 @given(left=arrays, right=arrays)
-def test_arrays_are_equal_by_kind_shape_and_value_whatever_their_width(left: Any, right: Any) -> None:
-    assert same_observation(left, right) == equal(left, right)
+def test_arrays_are_the_same_by_dtype_shape_and_bits_and_equal_by_value(left: Any, right: Any) -> None:
+    assert same_observation(left, right) == same(left, right)
     assert same_observation(left, np.asfortranarray(left))
+    assert (fingerprint(left) == fingerprint(right)) == equal(left, right)
 
 
-def test_numbers_by_example() -> None:
-    assert same_observation(np.int8(3), 3)
-    assert same_observation(np.uint64(3), np.int8(3))
-    assert not same_observation(np.uint64(2**63), np.int64(-(2**63)))
-    assert same_observation(np.float32(0.5), 0.5)
-    assert not same_observation(np.float32(0.1), 0.1)
-    assert same_observation(0.0, -0.0)
-    assert same_observation(float("nan"), np.array([np.nan])[0])
-    assert not same_observation(1, 1.0)
-    assert not same_observation(1, True)
-    assert not same_observation(np.zeros((2, 3)), np.zeros((3, 2)))
-    assert not same_observation(np.zeros(1), 0.0)
-    assert same_observation(1 + 0j, np.complex64(1))
-    assert same_observation({1, 2}, frozenset({2, 1}))
-    assert same_observation(np.array(["a", None], dtype=object), np.array(["a", None], dtype=object))
+def test_the_same_observation_by_example() -> None:
+    assert not same_observation(np.int64(3), 3), "a policy may overflow with the one and not with the other"
+    assert not same_observation(np.float32(0.5), np.float64(0.5))
+    assert not same_observation(0.0, -0.0), "1 / x tells them apart"
+    assert not same_observation(np.zeros(3, np.float32), np.full(3, -0.0, np.float32))
+    assert not same_observation(np.zeros(()), np.float64(0))
+    assert not same_observation((1, 2), [1, 2])
+    nan = np.uint32([0x7FC00000, 0xFFC00001]).view(np.float32)
+    assert same_observation(nan[0], nan[1]), "NaN equals NaN, whatever its sign and payload"
+    assert same_observation(np.array([1, nan[0]]), np.array([1, nan[1]]))
+    assert same_observation(np.array([1 + 1j, complex("nan")]), np.array([1 + 1j, complex("nan")]))
+    assert same_observation(np.array([1, 2], dtype=">i4"), np.array([1, 2], dtype="<i4"))
+    assert same_observation({"a": np.arange(4)[::2]}, {"a": np.array([0, 2])})
+    assert not same_observation({"a": np.arange(2)}, {"a": np.arange(2), "b": None})
+    assert same_observation(2**70, 2**70)
+    assert not same_observation(2**70, 2**71)
+
+
+def test_equal_values_by_example() -> None:
+    def alike(left: Any, right: Any) -> bool:
+        return fingerprint(left) == fingerprint(right)
+
+    assert alike(np.int8(3), 3)
+    assert alike(np.uint64(3), np.int8(3))
+    assert not alike(np.uint64(2**63), np.int64(-(2**63)))
+    assert alike(np.float32(0.5), 0.5)
+    assert not alike(np.float32(0.1), 0.1)
+    assert alike(0.0, -0.0)
+    assert alike(float("nan"), np.array([np.nan])[0])
+    assert not alike(1, 1.0)
+    assert not alike(1, True)
+    assert not alike(np.zeros((2, 3)), np.zeros((3, 2)))
+    assert not alike(np.zeros(1), 0.0)
+    assert alike(1 + 0j, np.complex64(1))
+    assert alike({1, 2}, frozenset({2, 1}))
+    assert alike(np.array(["a", None], dtype=object), np.array(["a", None], dtype=object))
 
 
 def test_a_malformed_call_is_not_the_command_of_the_same_text() -> None:
@@ -173,7 +216,7 @@ def test_episodes_and_tasks_tell_histories_apart() -> None:
 def test_what_is_visible_beside_the_observation_belongs_to_the_key() -> None:
     start = History.start(EPISODE, "do").act("ls")
     assert start.observe("a", visible=np.array([1, 0])) != start.observe("a", visible=np.array([1, 1]))
-    assert start.observe("a", visible=np.array([1, 0])) == start.observe("a", visible=np.array([1, 0], dtype="int8"))
+    assert start.observe("a", visible=np.array([1, 0])) == start.observe("a", visible=np.array([1, 0]))
     assert start.observe("a", visible=1) != start.observe("a")
 
 

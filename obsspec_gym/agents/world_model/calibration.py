@@ -181,7 +181,7 @@ class Calibration:
 
 def outcome_key(outcome: Outcome | Prediction) -> bytes:
     """Equal exactly where two outcomes are: observation, end, and what else is visible."""
-    return fingerprint((outcome.observation, outcome.ends, outcome.visible))
+    return fingerprint((outcome.observation, outcome.ends, outcome.visible), exact=True)
 
 
 def capped(predictions: Sequence[Prediction]) -> list[Prediction]:
