@@ -17,11 +17,13 @@ import sys
 import tempfile
 import time
 import warnings
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 from obsspec_gym.envs.sandbox import Sandbox, make_sandbox
+from obsspec_gym.envs.sandbox.processes import descendants, start_time
 
 _GONE_SECONDS = 30.0
 
@@ -47,7 +49,7 @@ def main() -> int:
         **kill_owner(arguments.kind, arguments.sandboxes, options),
     }
     print(json.dumps(found, indent=2))
-    return int(bool(found["mismatched"] or found["left_processes"] or found["left_files"]))
+    return int(any(found[name] for name in ("mismatched", "left_processes", "left_supervisors", "left_files")))
 
 
 def soak(kind: str, count: int, commands: int, options: dict[str, Any]) -> dict[str, Any]:
@@ -102,7 +104,8 @@ def own(kind: str, count: int, options: dict[str, Any]) -> int:
         list(pool.map(lambda sandbox: sandbox.start(), sandboxes))
         list(pool.map(lambda s: s.run(f"sleep {token} & (setsid nohup sleep {token} >/dev/null 2>&1 &)"), sandboxes))
         running = [pool.submit(sandbox.run, f"sleep {token}", 900.0) for sandbox in sandboxes]
-        print("ready", flush=True)
+        # Supervisors with all that starts and surrounds them; for containers nothing, they belong to the daemon.
+        print(json.dumps({pid: start_time(pid) for pid in descendants(os.getpid())}), flush=True)
         for future in running:
             future.result()
     return 0
@@ -122,18 +125,31 @@ def kill_owner(kind: str, count: int, options: dict[str, Any]) -> dict[str, Any]
             assert owner.stdout is not None
             owner.stdin.write(f"{token}\n")
             owner.stdin.flush()
-            assert owner.stdout.readline() == "ready\n", "the owner did not get ready"
+            below: dict[str, int] = json.loads(owner.stdout.readline() or "{}")
             before = len(processes(token))
             owner.send_signal(signal.SIGKILL)
+        assert before, "the owner did not get ready"
         began = time.perf_counter()
-        while (processes(token) or files(directory, owner.pid)) and time.perf_counter() - began < _GONE_SECONDS:
+        while leftovers(token, below, directory, owner.pid) and time.perf_counter() - began < _GONE_SECONDS:
             time.sleep(0.05)
         return {
             "owner_killed_with_processes": before,
+            "owner_killed_with_supervisors": len(below),
             "gone_after_seconds": round(time.perf_counter() - began, 2),
             "left_processes": len(processes(token)),
+            "left_supervisors": len(running(below)),
             "left_files": files(directory, owner.pid),
         }
+
+
+def leftovers(token: str, below: Mapping[str, int], directory: str, owner: int) -> bool:
+    """Whether anything is left of a killed owner."""
+    return bool(processes(token) or running(below) or files(directory, owner))
+
+
+def running(processes: Mapping[str, int]) -> list[str]:
+    """Those that still run, of process numbers with when each started."""
+    return [pid for pid, started in processes.items() if start_time(int(pid)) == started]
 
 
 def processes(token: str) -> list[int]:

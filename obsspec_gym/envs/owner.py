@@ -13,7 +13,7 @@ class SandboxOwner:
     """The one sandbox an environment has at a time, released whoever closes the environment, and when.
 
     One thread starts and releases sandboxes; :meth:`close` may come from any other at any moment, and ends what the
-    first one is waiting for.
+    first one is waiting for: a command, a start.
     """
 
     def __init__(self) -> None:
@@ -24,18 +24,23 @@ class SandboxOwner:
     def require_open(self, cause: Exception | None = None) -> None:
         """Raises :class:`~obsspec_gym.errors.ClosedError` after :meth:`close`."""
         if self._closed.is_set():
-            raise ClosedError("the environment is closed" + (": a step was under way" if cause else "")) from cause
+            raise ClosedError("the environment is closed" + (": it was in use" if cause else "")) from cause
 
     def start(self, make: Callable[[], Sandbox]) -> Sandbox:
         """Makes a sandbox and starts it; after an error or an interrupt nothing of it is left."""
         sandbox = make()
         try:
-            sandbox.start()
             with self._lock:
-                self.require_open()  # closed while it started: nobody else would close this one
-                self._sandbox = sandbox
-        except BaseException:
+                self.require_open()
+                self._sandbox = sandbox  # before it starts: whoever closes the environment ends that as well
+            sandbox.start()
+            self.require_open()
+        except BaseException as error:
+            with self._lock:
+                self._sandbox = None
             sandbox.close()
+            if isinstance(error, Exception):
+                self.require_open(error)  # what went wrong is that it was closed
             raise
         return sandbox
 

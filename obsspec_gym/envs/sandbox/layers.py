@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import shutil
 import signal
 import subprocess
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -12,6 +14,11 @@ from obsspec_gym.envs.sandbox.cgroups import ControlGroup
 from obsspec_gym.envs.sandbox.pipes import PipeSet
 from obsspec_gym.envs.sandbox.processes import send_signal, with_environment
 from obsspec_gym.envs.sandbox.sessions import AgentSession, Supervisor
+
+logger = logging.getLogger(__name__)
+
+STRAY_SECONDS = 10.0
+"""How long processes that left the tree are looked for and killed, until there are none."""
 
 ENVIRONMENT: Mapping[str, str] = {
     "LANG": "C.UTF-8",
@@ -96,13 +103,21 @@ class Resources:
         if self.supervisor is not None:
             self.supervisor.close()
             self.supervisor = None
-        while self.mark and (strays := with_environment(self.mark)):
-            # An exception may have come before a session was known.
-            send_signal(strays, signal.SIGKILL)
-        self.mark = b""
+        self._end_strays()
         if self.directory is not None:
             shutil.rmtree(self.directory, ignore_errors=True)
             self.directory = None
         if self.group is not None:
             self.group.remove()
             self.group = None
+
+    def _end_strays(self) -> None:
+        """Kills what may have left the tree; an exception may have come before a session was known."""
+        deadline = time.monotonic() + STRAY_SECONDS
+        while self.mark and (strays := with_environment(self.mark)):
+            send_signal(strays, signal.SIGKILL)
+            if time.monotonic() > deadline:
+                logger.warning("processes of a sandbox do not end: %s", ", ".join(map(str, sorted(strays))))
+                break
+            time.sleep(0.01)
+        self.mark = b""

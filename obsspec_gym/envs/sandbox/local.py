@@ -7,8 +7,16 @@ import tempfile
 import warnings
 
 from obsspec_gym.envs.sandbox.files import EPOCH
-from obsspec_gym.envs.sandbox.layers import Layers, Resources
+from obsspec_gym.envs.sandbox.layers import STRAY_SECONDS, Layers, Resources
 from obsspec_gym.envs.sandbox.supervised import SupervisedSandbox
+
+_STRAY_STEPS = int(STRAY_SECONDS / 0.05)
+_END_STRAYS = (
+    f"for ((step = 0; step < {_STRAY_STEPS}; step++)); do "
+    "found=$(grep -lszxF {mark} /proc/[0-9]*/environ); [[ $found ]] || break; "
+    "kill -KILL ${{found//[!0-9$'\\n']/}} 2>/dev/null; sleep 0.05; done"
+)
+"""Bash that ends every process with an entry in its environment."""
 
 
 class NoIsolationWarning(UserWarning):
@@ -21,7 +29,8 @@ class LocalSandbox(SupervisedSandbox):
     Only the environment is clean, HOME is a fresh temporary directory, and everything is ended and removed at the
     end. Programs that clear their environment and leave the shell's process tree are not found again. A fork has a
     home of its own under another name: what names the old one (an absolute symbolic link, say) still means the old
-    one, and ``/tmp`` is the machine's for both.
+    one, and ``/tmp`` is the machine's for both. An agent that means to can import this package, whose generated tasks'
+    answers are functions of their index.
 
     Warns:
         NoIsolationWarning: At every start, which Python shows once.
@@ -50,12 +59,8 @@ class LocalSandbox(SupervisedSandbox):
         directory = resources.directory = tempfile.mkdtemp(prefix="obsspec-")
         self._home = f"{directory}/home"
         resources.mark = f"HOME={self._home}".encode()
-        mark = shlex.quote(f"HOME={self._home}")
         # The supervisor tidies up as well, for the case that this process is killed.
-        tidy = (
-            f"while found=$(grep -lszxF {mark} /proc/[0-9]*/environ); [[ $found ]]; do "
-            f"kill -KILL ${{found//[!0-9$'\\n']/}}; done; rm -rf {shlex.quote(directory)}"
-        )
+        tidy = f"{_END_STRAYS.format(mark=shlex.quote(f'HOME={self._home}'))}; rm -rf {shlex.quote(directory)}"
         return Layers(
             outer=(),
             prepare=f"mkdir -m 755 {self._home} && touch -d @{EPOCH} {self._home} && trap {shlex.quote(tidy)} EXIT",

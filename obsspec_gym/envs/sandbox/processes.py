@@ -39,6 +39,19 @@ def descendants(pid: int) -> set[int]:
     return set(family(pid))
 
 
+def start_time(pid: int) -> int | None:
+    """When a process started, in clock ticks since the machine did; None when it has ended.
+
+    With its number it names a process for good: numbers alone are used again.
+    """
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text(errors="replace")
+    except OSError:
+        return None
+    state, *fields = stat.rpartition(")")[2].split()
+    return None if state in ("Z", "X") else int(fields[18])
+
+
 def with_environment(entry: bytes) -> set[int]:
     """Every process we may look at that was started with ``entry`` (``NAME=value``) in its environment."""
     found: set[int] = set()

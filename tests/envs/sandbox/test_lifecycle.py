@@ -6,6 +6,7 @@ import contextlib
 import gc
 import glob
 import itertools
+import json
 import os
 import random
 import signal
@@ -21,10 +22,10 @@ from pathlib import Path
 import pytest
 from sandbox_kinds import KINDS
 
-from obsspec_gym.envs.sandbox import Sandbox, make_sandbox
+from obsspec_gym.envs.sandbox import Sandbox, layers, local, make_sandbox
 from obsspec_gym.envs.sandbox.bubblewrap import bubblewrap_available
 from obsspec_gym.envs.sandbox.local import NoIsolationWarning
-from obsspec_gym.envs.sandbox.processes import descendants
+from obsspec_gym.envs.sandbox.processes import descendants, start_time
 from obsspec_gym.envs.sandbox.sessions import Session
 from obsspec_gym.errors import ClosedError, InvalidArgumentError, SandboxError
 
@@ -133,16 +134,21 @@ def test_an_exception_of_the_owner_leaves_it_closable(kind: str) -> None:
 def test_nothing_outlives_a_killed_owner(kind: str) -> None:
     token = f"98765.{os.getpid()}3"
     script = (
-        "import os, signal, warnings; warnings.simplefilter('ignore')\n"
+        "import json, os, signal, warnings; warnings.simplefilter('ignore')\n"
         "from obsspec_gym.envs.sandbox import make_sandbox\n"
+        "from obsspec_gym.envs.sandbox.processes import descendants, start_time\n"
         f"sandbox = make_sandbox({kind!r}); sandbox.start()\n"
         f"sandbox.run('sleep {token} & sleep {token}', 0.3)\n"
         f"sandbox.run('sleep {token} &')\n"
+        "print(json.dumps({pid: start_time(pid) for pid in descendants(os.getpid())}), flush=True)\n"
         "os.kill(os.getpid(), signal.SIGKILL)"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, timeout=60, check=False)
     assert done.returncode == -signal.SIGKILL, done.stderr
     assert eventually(lambda: not running(token))
+    below = json.loads(done.stdout)
+    assert len(below) >= 3  # the supervisor, the shell, the sleep, and what starts them
+    assert eventually(lambda: not [pid for pid, time in below.items() if start_time(int(pid)) == time])
     # The fixture looks for directories, which the supervisor removes.
 
 
@@ -267,3 +273,23 @@ def test_unknown_kinds_and_options_are_refused() -> None:
         make_sandbox("bubblewrap", colour="red")
     with pytest.raises(InvalidArgumentError, match="disk_mib must be at least 1, got 0"):
         make_sandbox("bubblewrap", disk_mib=0)
+
+
+def test_processes_that_do_not_end_are_given_up(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    never = 2**22 + 7  # above the largest process number: it does not end, and nobody is hurt
+    monkeypatch.setattr(layers, "with_environment", lambda mark: {never})
+    monkeypatch.setattr(layers, "STRAY_SECONDS", 0.05)
+    resources = layers.Resources(mark=b"HOME=/nowhere")
+    resources.release()
+    assert f"do not end: {never}" in caplog.text
+    assert resources.mark == b""
+
+
+def test_the_supervisor_gives_them_up_as_well() -> None:
+    """What tidies up when this process was killed: with programs that find one process for ever and never end it."""
+    fakes = "grep() { echo /proc/4194311/environ; }; kill() { ((kills++)); }; sleep() { ((sleeps++)); }; "
+    script = fakes + local._END_STRAYS.format(mark="HOME=/nowhere") + "; echo $kills $sleeps"
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=30, check=True)
+    assert done.stdout == "200 200\n"

@@ -8,7 +8,7 @@ import subprocess
 import time
 from pathlib import Path
 
-from obsspec_gym.envs.sandbox.processes import descendants, family, send_signal
+from obsspec_gym.envs.sandbox.processes import descendants, family, send_signal, start_time
 
 TREE = "(sleep 60; :) & (bash -c 'sleep 60; :'; :) & bash -c 'bash -c \"sleep 60; :\" & sleep 60; :' & wait"
 TREE_SIZE = 9
@@ -39,3 +39,15 @@ def test_family_of_nobody() -> None:
     child.wait()
     assert family(child.pid) == []
     assert os.getpid() not in family(os.getpid())
+
+
+def test_a_process_is_known_by_when_it_started_until_it_has_ended() -> None:
+    with subprocess.Popen(["sleep", "60"]) as child:
+        began = start_time(child.pid)
+        assert began is not None
+        assert began >= (start_time(os.getpid()) or 0)
+        assert start_time(child.pid) == began
+        child.kill()
+        while start_time(child.pid) is not None:  # a zombie has ended, whether or not anybody knows
+            time.sleep(0.01)
+    assert start_time(child.pid) is None
