@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from obsspec_gym.agents.dialogue import CompactDialogue, Dialogue, is_compact
-from obsspec_gym.agents.engine.base import Engine
+from obsspec_gym.agents.engine.base import Engine, EngineLoad
 from obsspec_gym.agents.generation import Generation
 from obsspec_gym.agents.history import History
 from obsspec_gym.agents.loading import context_length, load_engine, load_tokenizer, model_directory
@@ -156,6 +156,10 @@ class LMPolicy:
             InvalidArgumentError: If the action is no text.
         """
         return self._dialogue.write(_text(action, "action"))
+
+    def load(self) -> EngineLoad:
+        """How busy the engine is."""
+        return self._engine.load()
 
     def encode_observation(self, history: History | None, observation: Observation) -> TokenIds:
         """The first observation with all that precedes it, or the increment that shows a later one.

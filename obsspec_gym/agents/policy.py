@@ -7,6 +7,7 @@ import inspect
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Protocol, runtime_checkable
 
+from obsspec_gym.agents.engine.base import EngineLoad
 from obsspec_gym.agents.generation import Generation
 from obsspec_gym.agents.history import History
 from obsspec_gym.errors import GenerationCancelled
@@ -55,6 +56,15 @@ class Policy(Protocol):
             history: What came before, ending with an action; ``None`` for the first observation of an episode.
             observation: The observation.
         """
+        ...
+
+
+@runtime_checkable
+class Served(Protocol):
+    """Knows how busy the engine is that it generates with."""
+
+    def load(self) -> EngineLoad:
+        """How busy it is."""
         ...
 
 

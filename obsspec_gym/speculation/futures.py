@@ -22,8 +22,12 @@ class Future:
 
     Attributes:
         history: Ends in an observation; the generation is conditioned on exactly this.
-        generation: The next action's generation; ``None`` where the episode is predicted to end.
+        generation: The next action's generation; ``None`` where the episode is predicted to end, or the selector
+            declined.
         prediction: What put it here; ``None`` at a root that was never predicted.
+        rank: The prediction's place among those of the same outcome, from 0.
+        chance: The probability with which it was taken to come true when it was filed; 0 where the selector
+            declined to generate on it.
         action_known: Clock time at which the action before the predicted observation was known.
         prediction_started: Clock time at which the world model was asked.
         prediction_ready: Clock time at which the prediction was there.
@@ -34,15 +38,23 @@ class Future:
         branching: The task that predicts what follows this future's action; ``None`` before it is asked for.
     """
 
-    __slots__ = ("action_known", "branching", "children", "committed", "finished", "generation", "history",
-                 "prediction", "prediction_ready", "prediction_started", "started")  # fmt: skip
+    __slots__ = ("action_known", "branching", "chance", "children", "committed", "finished", "generation", "history",
+                 "prediction", "prediction_ready", "prediction_started", "rank", "started")  # fmt: skip
 
     def __init__(
-        self, history: History, generation: Generation | None, clock: Clock, prediction: Prediction | None = None
+        self,
+        history: History,
+        generation: Generation | None,
+        clock: Clock,
+        prediction: Prediction | None = None,
+        rank: int = 0,
+        chance: float = 1.0,
     ) -> None:
         self.history = history
         self.generation = generation
         self.prediction = prediction
+        self.rank = rank
+        self.chance = chance
         self.started = clock()
         self.committed = self.started
         self.action_known = self.prediction_started = self.prediction_ready = self.started

@@ -51,6 +51,8 @@ class PredictionRecord:
         matched: Whether observation and end both came true exactly.
         empty: Whether the command really printed nothing (see :func:`is_empty`).
         key: The history it leads to.
+        rank: Its place among the predictions of the outcome, from 0.
+        declined: Whether the selector declined to generate on it.
     """
 
     source: str
@@ -59,6 +61,8 @@ class PredictionRecord:
     matched: bool
     empty: bool
     key: str = ""
+    rank: int = 0
+    declined: bool = False
 
 
 @dataclass(frozen=True, slots=True)

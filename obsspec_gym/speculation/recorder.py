@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from obsspec_gym.agents.history import History, fingerprint
+from obsspec_gym.agents.history import History
+from obsspec_gym.agents.world_model.calibration import outcome_key
 from obsspec_gym.speculation.command_kind import command_kind
 from obsspec_gym.speculation.futures import Future, Futures
 from obsspec_gym.speculation.record import Fate, FutureRecord, PredictionRecord, Span, TurnRecord, is_empty
@@ -90,12 +91,12 @@ class TurnRecorder:
 def _verified(child: Future, outcome: Outcome) -> PredictionRecord:
     prediction = child.prediction
     assert prediction is not None
-    predicted = fingerprint((prediction.observation, prediction.ends, prediction.visible))
+    predicted = outcome_key(prediction)
     return PredictionRecord(
         source=prediction.source,
         probability=prediction.probability,
         span=Span(child.prediction_started, child.prediction_ready),
-        matched=predicted == fingerprint((outcome.observation, outcome.ends, outcome.visible)),
+        matched=predicted == outcome_key(outcome),
         empty=is_empty(outcome.observation),
         rank=child.rank,
         declined=child.chance <= 0,

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
 
+from obsspec_gym.agents.engine.base import EngineLoad
 from obsspec_gym.agents.history import History
 from obsspec_gym.errors import InvalidArgumentError
+from obsspec_gym.speculation.record import TurnRecord
+from obsspec_gym.types import Prediction
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,23 +21,61 @@ class Budget:
         depth: Observations ahead; 0 means none at this turn.
         breadth: Alternative observations at each level.
         reason: Why, for the trace.
+        generate: Whether anything may be generated on the predictions; if not they are only compared with the
+            truth, so that how good they are stays known.
     """
 
     depth: int
     breadth: int
     reason: str = ""
+    generate: bool = True
 
 
-@runtime_checkable
-class Selector(Protocol):
-    """Chooses a budget for every turn."""
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A prediction that has come in: is the next action to be generated on it?
 
-    def budget(self, history: History) -> Budget:
-        """The budget for the turn whose action ends ``history``."""
-        ...
+    Attributes:
+        acted: The history that ends in the action whose outcome was predicted.
+        prediction: The prediction.
+        rank: Its place among the predictions of that outcome, from 0.
+        level: Observations ahead of the real history, from 1.
+        reached: Estimated probability that ``acted`` itself comes true; 1 at level 1.
+        elapsed: Seconds since the turn's tool began.
+        budget: The turn's budget.
+    """
+
+    acted: History
+    prediction: Prediction
+    rank: int
+    level: int
+    reached: float
+    elapsed: float
+    budget: Budget
 
 
-class FixedSelector:
+class Selector(ABC):
+    """Chooses a budget for every turn; may decline single predictions, and may learn from what happened."""
+
+    @abstractmethod
+    def budget(self, acted: History) -> Budget:
+        """The budget for the turn whose action ends ``acted``."""
+
+    def chance(self, candidate: Candidate) -> float:
+        """The probability with which a candidate is taken to come true; 0 declines it.
+
+        What is declined is still compared with the truth, but nothing is generated on it.
+        """
+        return candidate.reached if candidate.budget.generate else 0.0
+
+    def observe(self, acted: History, record: TurnRecord) -> None:  # noqa: B027 - who need not learn does not
+        """Is told what a turn came to."""
+
+    def attach(self, load: Callable[[], EngineLoad]) -> None:  # noqa: B027 - nor ask
+        """Is told how to ask how busy the policy's engine is."""
+
+
+class FixedSelector(Selector):
     """The same depth and breadth at every turn; ``FixedSelector(1, 1)`` is the paper's default (PAPERS 1).
 
     Args:
@@ -51,7 +93,7 @@ class FixedSelector:
             )
         self._budget = Budget(depth, breadth, "fixed")
 
-    def budget(self, history: History) -> Budget:
+    def budget(self, acted: History) -> Budget:
         """The fixed budget."""
         return self._budget
 

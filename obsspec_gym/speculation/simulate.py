@@ -9,11 +9,13 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from obsspec_gym.agents.engine.base import EngineLoad
 from obsspec_gym.agents.engine.serving import ServingCounters, ServingEngine, tokens
 from obsspec_gym.agents.generation import Generation
 from obsspec_gym.agents.history import History
 from obsspec_gym.errors import InvalidArgumentError
 from obsspec_gym.seeding import derive_seed
+from obsspec_gym.speculation.adaptive import AdaptiveSelector
 from obsspec_gym.speculation.clock import run_virtual
 from obsspec_gym.speculation.collector import Collection, collect_async
 from obsspec_gym.speculation.metrics import Measures, measure
@@ -47,6 +49,7 @@ class Setting:
         depth: Observations ahead; 0 for the sequential baseline.
         breadth: Alternatives at each level.
         alternative: See :data:`ALTERNATIVE`.
+        adaptive: Whether depth and breadth are bounds, up to which the adaptive selector chooses.
 
     Raises:
         InvalidArgumentError: If one is out of range.
@@ -57,6 +60,7 @@ class Setting:
     depth: int = 1
     breadth: int = 1
     alternative: float = ALTERNATIVE
+    adaptive: bool = False
 
     def __post_init__(self) -> None:
         for name, value in (("match_rate", self.match_rate), ("alternative", self.alternative)):
@@ -68,7 +72,14 @@ class Setting:
 
     def selector(self) -> Selector:
         """The selector of this depth and breadth."""
+        if self.adaptive:
+            return AdaptiveSelector(max(1, self.depth), self.breadth)
         return FixedSelector(self.depth, self.breadth) if self.depth else Off()
+
+    def chance(self, place: int) -> float:
+        """The probability that the prediction of a place, from 0, is the right one: all that it says of itself."""
+        left = 1 - self.match_rate
+        return self.match_rate if place == 0 else left * self.alternative * (1 - self.alternative) ** (place - 1)
 
 
 class World:
@@ -142,6 +153,10 @@ class ServedPolicy:
         """As many tokens as the action says."""
         return tokens(int(action))
 
+    def load(self) -> EngineLoad:
+        """How busy the server is."""
+        return self._engine.load()
+
     def encode_observation(self, history: History | None, observation: Observation) -> TokenIds:
         """As many tokens as the observation is long."""
         if history is None:
@@ -172,10 +187,8 @@ class WorldModelOfWorld:
         await asyncio.sleep(seconds)
         ends = turn + 1 >= world.turns(history.episode)
         wrong = f"not {history.key.hex()}"
-        return [
-            Prediction(truth, ends, setting.match_rate) if place == right else Prediction(f"{wrong} {place}", ends, 0.0)
-            for place in range(n)
-        ]
+        said = [truth if place == right else f"{wrong} {place}" for place in range(n)]
+        return [Prediction(observation, ends, setting.chance(place)) for place, observation in enumerate(said)]
 
     def _place(self, episode: EpisodeId, turn: int) -> int:
         """Which of the predictions is the right one."""

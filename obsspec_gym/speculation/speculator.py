@@ -143,8 +143,9 @@ class Speculator:
             futures = self._enter(history)
             acted = self._act(futures, action)
             budget = self._selector.budget(acted)
-            self._recorder.begin(futures, acted, budget, loop.time())
-            growth = self._spawn(self._grow(futures, futures.root, acted, budget, loop.time())) if budget.depth else None
+            began = loop.time()
+            self._recorder.begin(futures, acted, budget, began)
+            growth = self._spawn(self._grow(futures, futures.root, acted, budget, began)) if budget.depth else None
             try:
                 outcome = _as_outcome(await tool)
             finally:

@@ -1,0 +1,283 @@
+"""A selector that weighs, at every turn, what speculation would hide against what it would cost everybody.
+
+A generation on a prediction that comes true hides seconds under the tool: the smaller of what is left of the tool's
+run and of what the generation takes. One that does not come true has cost every generation that ran beside it a share
+of a step, and all of them the reading of its prompt. Both are expectations over what was seen so far: how often
+predictions match, by source and kind of action; how long tools and generations take, in quantiles; how a step slows
+with its batch. An engine that is kept busy anyway gains nothing by starting early, so what is hidden counts only for
+the part of the engine that is free.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+
+from obsspec_gym.agents.engine.base import EngineLoad
+from obsspec_gym.agents.history import History
+from obsspec_gym.errors import InvalidArgumentError
+from obsspec_gym.speculation.command_kind import command_kind
+from obsspec_gym.speculation.estimates import QUANTILES, Durations, Rates, StepCost, StepCosts, mean_minimum
+from obsspec_gym.speculation.record import TurnRecord
+from obsspec_gym.speculation.selector import Budget, Candidate, Selector
+from obsspec_gym.types import Action, EpisodeId
+
+PRIOR_MATCH = 0.5
+PRIOR_NEXT = 0.3
+"""Of the probability that better predictions left, a further one takes this share, until it is known."""
+
+CERTAIN = 0.98
+LEAST_CHANCE = 0.02
+"""Less likely candidates are never generated on."""
+
+FULL = 0.9
+"""Share of the engine's cache that real histories and speculation may fill together."""
+
+LOOK_AGAIN = 8
+"""Where speculation does not pay, predictions are still compared with the truth at every this-many-th turn."""
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """What a speculative generation costs those that run beside it.
+
+    Attributes:
+        share: The share of each of its seconds that they lose, all together; and that the engine is not free.
+        stall: Seconds that they lose, all together, while its prompt is read.
+    """
+
+    share: float
+    stall: float
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """What a generation on a prediction is expected to come to, in seconds.
+
+    Attributes:
+        runs: How long it runs under the tool.
+        hides: How much earlier the action is there if the prediction comes true.
+    """
+
+    runs: float
+    hides: float
+
+
+class AdaptiveSelector(Selector):
+    """Chooses depth and breadth per turn, 0 included, and says why. Needs no tuning.
+
+    Args:
+        max_depth: Observations ahead at most.
+        max_breadth: Alternatives at each level at most.
+        kind: Tells kinds of actions apart: match rates and tool times are kept by kind.
+        caution: How much more a lost second counts than one that is hidden.
+
+    Raises:
+        InvalidArgumentError: If depth or breadth is below 1, or caution below 0.
+
+    Example:
+        >>> from obsspec_gym.agents.history import History
+        >>> selector = AdaptiveSelector()
+        >>> acted = History.start(EpisodeId("task"), "do it").act("make test")
+        >>> selector.budget(acted).depth > 0
+        True
+    """
+
+    def __init__(
+        self,
+        max_depth: int = 8,
+        max_breadth: int = 8,
+        *,
+        kind: Callable[[Action], Hashable] = command_kind,
+        caution: float = 1.25,
+    ) -> None:
+        if max_depth < 1 or max_breadth < 1 or caution < 0:
+            raise InvalidArgumentError(
+                "an adaptive selector needs max_depth >= 1, max_breadth >= 1 and caution >= 0, got "
+                f"{max_depth}, {max_breadth} and {caution}"
+            )
+        self._max_depth = max_depth
+        self._max_breadth = max_breadth
+        self._kind = kind
+        self._caution = caution
+        self._load: Callable[[], EngineLoad] = EngineLoad
+        self._matches = Rates()
+        self._tools = Durations(0.5, 1.2)
+        self._predictions = Durations(0.05, 0.5)
+        self._generations = Durations(1.0, 0.5)
+        self._steps = StepCosts()
+        self._running = 0.0
+        self._begun: dict[EpisodeId, tuple[float, int]] = {}
+        self._passed: dict[Hashable, int] = {}
+        self._deficits: tuple[int, tuple[float, ...]] = (-1, ())
+
+    def __repr__(self) -> str:
+        return f"AdaptiveSelector(max_depth={self._max_depth}, max_breadth={self._max_breadth})"
+
+    def attach(self, load: Callable[[], EngineLoad]) -> None:
+        """Is told how to ask how busy the policy's engine is."""
+        self._load = load
+
+    def budget(self, acted: History) -> Budget:
+        """The deepest and broadest speculation each level and alternative of which is expected to pay."""
+        load, kind = self._load(), self._kind(acted.last_action)
+        self._running += 0.1 * (load.running - self._running)
+        began = self._begun.get(acted.episode)
+        beside = began[0] if began is not None else float(load.running)
+        self._begun[acted.episode] = ((beside + load.running) / 2, acted.length)
+        price = self._price(load)
+        tools, asking = self._tools.of(kind), _median(self._predictions.of_all())
+        stretch = self._stretch(tools, asking, 1, _outlasting(tools, asking))
+        if stretch.hides <= 0.0:
+            return self._look(kind, LOOK_AGAIN, f"tools of {_median(tools):.3g} s end before a prediction is there")
+        first = self._match(kind, 0)
+        said = f"match {first:.2f}, hides {stretch.hides:.3g} s, price {price.share:.2f}"
+        if self._gain(first, stretch, price) <= 0.0:
+            return self._look(kind, LOOK_AGAIN if self._matches.seen((0, kind)) >= QUANTILES else 1, said)
+        depth = self._depth(tools, asking, first, price)
+        return Budget(depth, self._breadth(kind, stretch, price), said)
+
+    def chance(self, candidate: Candidate) -> float:
+        """The candidate's calibrated chance, if what is left of the tool's run makes it worth its price."""
+        if not candidate.budget.generate:
+            return 0.0
+        kind = self._kind(candidate.acted.last_action)
+        prediction = candidate.prediction
+        prior = min(CERTAIN, 0.5 * (prediction.probability + self._match(kind, candidate.rank)))
+        names = _names(prediction.source, prediction.probability, candidate.rank, kind)
+        chance = candidate.reached * self._matches.of(names, prior)
+        if chance < LEAST_CHANCE:
+            return 0.0
+        # At deeper levels the tool that runs is still the real turn's.
+        tools = self._tools.of(self._kind(_real_action(candidate)))
+        if candidate.elapsed >= tools[-1]:
+            tools = (2 * candidate.elapsed,)  # longer than all before: what has run long runs on
+        stretch = self._stretch(tools, candidate.elapsed, candidate.level, 1.0)
+        return chance if self._gain(chance, stretch, self._price(self._load())) > 0.0 else 0.0
+
+    def observe(self, acted: History, record: TurnRecord) -> None:
+        """Learns how long this turn took, and which of its predictions matched."""
+        kind = self._kind(acted.last_action)
+        self._tools.add(kind, record.tool.seconds)
+        for prediction in record.predictions:
+            names = _names(prediction.source, prediction.probability, prediction.rank, kind)
+            self._matches.add([(prediction.rank,), (prediction.rank, kind), *names], prediction.matched)
+            self._predictions.add("", prediction.span.seconds)
+        if record.late:
+            self._predictions.add("", 1.5 * record.tool.seconds)  # at least the tool's time; how much more is unknown
+        began = self._begun.pop(acted.episode, None)
+        if record.generation is not None:
+            self._generations.add("", record.generation.seconds)
+            if began is not None:
+                self._steps.add(record.tokens, record.generation.seconds, max(1.0, began[0]))
+        if not record.ends:
+            self._begun[acted.episode] = (float(self._load().running) + 1, acted.length)
+
+    def _look(self, kind: Hashable, every: int, why: str) -> Budget:
+        """No speculation; now and then at least a look at how good predictions are."""
+        passed = self._passed[kind] = self._passed.get(kind, 0) + 1
+        if passed % every == 0:
+            return Budget(1, min(2, self._max_breadth), f"{why}: only compared", generate=False)
+        return Budget(0, 1, why)
+
+    def _match(self, kind: Hashable, rank: int) -> float:
+        """The probability that the prediction of a rank matches, whatever it says of itself."""
+        left = 1.0
+        for place in range(rank + 1):
+            prior = PRIOR_MATCH if place == 0 else PRIOR_NEXT * left
+            rate = self._matches.of([(place,), (place, kind)], prior)
+            left = max(0.0, left - rate)
+        return rate
+
+    def _stretch(self, tools: Sequence[float], elapsed: float, level: int, share: float) -> Stretch:
+        """What a generation begun when a tool has run for ``elapsed`` seconds comes to.
+
+        Args:
+            tools: Quantiles of the tool's seconds.
+            elapsed: Seconds.
+            level: Observations ahead. At a deeper level only that counts which the turn's own tool will not cover.
+            share: How likely it is that the tool runs for so long.
+        """
+        left = [seconds - elapsed for seconds in tools if seconds > elapsed]
+        generations = self._generations.of_all()
+        runs = share * mean_minimum(left, generations)
+        return Stretch(runs, runs if level == 1 else share * mean_minimum(left, self._uncovered()))
+
+    def _uncovered(self) -> tuple[float, ...]:
+        """Quantiles of the part of a generation that its own turn's tool does not cover."""
+        known = len(self._generations) // 8
+        if self._deficits[0] != known:
+            asking = _median(self._predictions.of_all())
+            generations, tools = self._generations.of_all(), self._tools.of_all()
+            values = sorted(
+                max(0.0, generation - max(0.0, tool - asking)) for generation in generations for tool in tools
+            )
+            self._deficits = known, tuple(values[QUANTILES // 2 :: QUANTILES])
+        return self._deficits[1]
+
+    def _gain(self, chance: float, stretch: Stretch, price: Price) -> float:
+        """Expected seconds that a generation on a prediction saves all agents together."""
+        lost = price.share * stretch.runs + price.stall
+        return chance * stretch.hides * (1 - price.share) - self._caution * (1 - chance) * lost
+
+    def _depth(self, tools: Sequence[float], asking: float, first: float, price: Price) -> int:
+        generation = _median(self._generations.of_all())
+        elsewhere = self._matches.of([(0,)], PRIOR_MATCH)
+        chance, elapsed, depth = first, asking, 1
+        while depth < self._max_depth:
+            chance, elapsed = chance * elsewhere, elapsed + generation + asking
+            stretch = self._stretch(tools, elapsed, depth + 1, _outlasting(tools, elapsed))
+            if chance < LEAST_CHANCE or self._gain(chance, stretch, price) <= 0.0:
+                break
+            depth += 1
+        return depth
+
+    def _breadth(self, kind: Hashable, stretch: Stretch, price: Price) -> int:
+        breadth = 1
+        while breadth < self._max_breadth:
+            chance = self._match(kind, breadth)
+            if chance < LEAST_CHANCE or self._gain(chance, stretch, price) <= 0.0:
+                break
+            breadth += 1
+        return breadth
+
+    def _price(self, load: EngineLoad) -> Price:
+        """What one more sequence costs those that run, at the load of this moment and of late."""
+        if load.waiting > load.speculative or self._crowded(load):
+            return Price(1.0, 0.0)
+        cost: StepCost = self._steps.cost()
+        committed = max(0.0, load.running - load.speculative)
+        others = 0.5 * (committed + min(self._running, float(load.running))) + 0.5 * load.speculative
+        return Price(cost.share(others, load.running + 1.0), cost.read * others)
+
+    def _crowded(self, load: EngineLoad) -> bool:
+        """Whether what real histories hold, and speculation adds, would not fit into the engine's cache."""
+        if not load.capacity_tokens:
+            return False
+        live = [length for _, length in self._begun.values()]
+        return sum(live) > FULL * load.capacity_tokens
+
+
+def _names(source: str, probability: float, rank: int, kind: Hashable) -> list[Hashable]:
+    """Under which names a prediction's success is counted, from the general to the special."""
+    tenth = min(9, int(10 * probability))
+    return [("of", source, rank, tenth), ("of", source, rank, tenth, kind)]
+
+
+def _real_action(candidate: Candidate) -> Action:
+    """The action whose tool is running."""
+    node = candidate.acted
+    for _ in range(2 * (candidate.level - 1)):
+        assert node.parent is not None
+        node = node.parent
+    return node.last_action
+
+
+def _outlasting(values: Sequence[float], seconds: float) -> float:
+    """The share of ascending values above some seconds."""
+    return 1 - bisect_right(values, seconds) / len(values)
+
+
+def _median(values: Sequence[float]) -> float:
+    return values[len(values) // 2]
