@@ -4,7 +4,7 @@ Both final models go on from the first policy, which has learnt to copy names an
 world model's second half is trained on what the final policy does when nobody helps it, for that is what it will have
 to foresee.
 
-Two processes at a time, one thread each. The steps leave their files in ``--folder``; a step whose files are there
+Two processes at a time, one thread each; the last training, which runs alone, has two. The steps leave their files in ``--folder``; a step whose files are there
 is not done again, so that an interrupted run goes on where it was.
 
 Example::
@@ -153,7 +153,15 @@ def recipe(args: argparse.Namespace) -> None:
     )
     step(
         "world model",
-        [train("world", world, args.world_steps, [*played, own, own, own], "--start", begun, "--slow", SLOW_WEIGHT)],
+        [
+            train(
+                "world",
+                world,
+                args.world_steps,
+                [*played, own, own, own],
+                *("--start", begun, "--slow", SLOW_WEIGHT, "--threads", "2"),
+            )
+        ],
     )
     figures = ["--sandbox", args.sandbox, "--episodes", str(args.episodes), "--sampled", str(2 * args.episodes)]
     figures += ["--out", str(evaluation)]

@@ -1,4 +1,4 @@
-"""Trains one of the two models on recorded episodes, in one thread.
+"""Trains one of the two models on recorded episodes.
 
 Example::
 
@@ -109,7 +109,7 @@ def validation_loss(model: PreTrainedModel, examples: list[Example], role: str, 
 
 def train(args: argparse.Namespace) -> None:
     """Trains and writes a model."""
-    torch.set_num_threads(1)
+    torch.set_num_threads(args.threads)
     torch.manual_seed(args.seed)
     rng = Random(args.seed)
     tokenizer = Tokenizer.from_file(str(args.tokenizer / "tokenizer.json"))
@@ -178,6 +178,7 @@ def main() -> None:
     parser.add_argument("--decay", type=float, default=0.4, help="share of the steps in which the rate falls to 0")
     parser.add_argument("--report", type=int, default=200)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--threads", type=int, default=1)
     train(parser.parse_args())
 
 
