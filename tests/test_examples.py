@@ -28,6 +28,15 @@ def test_own_loop():
     assert second.count("(foreseen)") == 3
 
 
+@pytest.mark.parametrize("name", ["async_agent.py", "sync_agent.py"])
+def test_somebody_elses_agent(name):
+    """The memory knows nothing in the first sample, and everything that the first one saw in the second."""
+    lines = [line for line in run(name).splitlines() if " -> " in line]
+    assert len(lines) == 6
+    assert [line.endswith("begun ahead") for line in lines] == [False] * 3 + [True] * 3
+    assert len((EXAMPLES / name).read_text().splitlines()) <= 40
+
+
 def test_terminal():
     from obsspec_gym.envs.sandbox.bubblewrap import bubblewrap_available
 
