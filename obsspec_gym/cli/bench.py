@@ -7,8 +7,8 @@ from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 
+from obsspec_gym.cli.tables import result_table
 from obsspec_gym.errors import InvalidArgumentError
 
 
@@ -35,7 +35,7 @@ def run_benchmark(name: str, *, full: bool, options: dict[str, Any], echo: bool)
     else:
         result = benchmarks.run(name, full=full, options=options, report=lambda line: console.print(line, markup=False))
     if echo:
-        Console().print(_table(name, result))
+        Console().print(result_table(result, title=f"bench {name}"))
     return result
 
 
@@ -52,13 +52,3 @@ def read_options(settings: Sequence[str], **common: Any) -> dict[str, Any]:
             raise InvalidArgumentError(f"--set takes key=value, got {setting!r}")
         options[key.replace("-", "_")] = value
     return options
-
-
-def _table(name: str, result: dict[str, Any]) -> Table:
-    table = Table(title=f"bench {name}", title_justify="left", title_style="bold", show_header=False)
-    table.add_column("", no_wrap=True)
-    table.add_column("", justify="right")
-    for key, value in result.items():
-        if not isinstance(value, dict | list):
-            table.add_row(key, f"{value:.4g}" if isinstance(value, float) else escape(str(value)))
-    return table

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import platform
 import shutil
-import socket
 import subprocess
 import sys
 from dataclasses import asdict, dataclass
@@ -25,7 +24,6 @@ from obsspec_gym.envs.sandbox.cgroups import control_groups_available
 from obsspec_gym.envs.sandbox.frozen_clock import frozen_clock_available
 from obsspec_gym.errors import SandboxError
 
-_DOCKER_SOCKET = "/var/run/docker.sock"
 _PROGRAMS = ("bash", "python3", "gcc")
 
 
@@ -59,8 +57,6 @@ def examine() -> list[Finding]:
         _programs(sandbox.ok),
         _frozen_clock(),
         _base_image(),
-        _docker_daemon(),
-        _package("docker", "docker"),
         *examine_docker(),
         _package("torch", "lm"),
         _package("transformers", "lm"),
@@ -106,12 +102,14 @@ def _control_groups() -> Finding:
     """Whether all that a bubblewrap sandbox uses can be bounded together."""
     reason = control_groups_available()
     if reason is None:
-        return Finding("control_groups", True, "total_mib can bound the memory of a whole bubblewrap sandbox")
-    return Finding("control_groups", False, f"total_mib cannot be had: {reason}", "systemd-run --scope -p Delegate=yes")
+        return Finding("control_groups", True, "the memory of a whole bubblewrap sandbox is bounded (total_mib)")
+    detail = f"nothing bounds the memory of a whole bubblewrap sandbox, only that of each process: {reason}"
+    return Finding("control_groups", False, detail, "systemd-run --scope -p Delegate=yes")
 
 
 def _local_sandbox() -> Finding:
-    return Finding("local_sandbox", True, "isolates nothing: commands run with your rights; for trusted agents only")
+    detail = "isolates nothing: commands run with your rights, and can read the tasks' answers in this package"
+    return Finding("local_sandbox", True, f"{detail}; for trusted agents only")
 
 
 def _programs(sandboxed: bool) -> Finding:
@@ -150,25 +148,6 @@ def _base_image() -> Finding:
     builder = shutil.which("mmdebstrap")
     detail = "not built" if builder else "not built, and there is no mmdebstrap to build it with"
     return Finding("base_image", False, detail, f"{'' if builder else f'{INSTALL} && '}obsspec image build")
-
-
-def _docker_daemon() -> Finding:
-    host = os.environ.get("DOCKER_HOST", f"unix://{_DOCKER_SOCKET}")
-    if not host.startswith("unix://"):
-        return Finding("docker_daemon", True, f"DOCKER_HOST is {host} (not asked)")
-    path = host.removeprefix("unix://")
-    try:
-        with socket.socket(socket.AF_UNIX) as connection:
-            connection.settimeout(2.0)
-            connection.connect(path)
-            connection.sendall(b"GET /_ping HTTP/1.0\r\n\r\n")
-            answered = b"200 OK" in connection.recv(4096)
-    except OSError as error:
-        return Finding(
-            "docker_daemon", False, f"{path}: {error.strerror or error}", "apt-get install -y docker.io && dockerd &"
-        )
-    detail = f"answers at {path}" if answered else f"{path} does not answer like Docker"
-    return Finding("docker_daemon", answered, detail, "" if answered else "systemctl restart docker")
 
 
 def _package(name: str, extra: str) -> Finding:

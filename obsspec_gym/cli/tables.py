@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from rich.table import Table
+from rich.text import Text
 
 from obsspec_gym.speculation.metrics import Measures, Spread
 from obsspec_gym.speculation.results import ExperimentResult, Mode
 
 _NOTHING = "–"
+_SPREAD = {field.name for field in dataclasses.fields(Spread)}
 
 Format = Callable[[Any], str]
 
@@ -97,6 +100,16 @@ def measures_table(measures: Measures, title: str = "") -> Table:
     return table
 
 
+def result_table(result: Mapping[str, Any], title: str = "") -> Table:
+    """All that a benchmark found: what belongs together under its name, each spread on one line."""
+    table = Table(title=title or None, title_justify="left", title_style="bold", show_header=False)
+    table.add_column("", no_wrap=True)
+    table.add_column("", justify="right", overflow="fold")
+    for label, value in _lines(result, ""):
+        table.add_row(Text(label), value)
+    return table
+
+
 def verdict(result: ExperimentResult) -> str:
     """Whether every mode did the same, in one sentence: the first difference and its cause where not."""
     comparison = result.comparison
@@ -107,6 +120,34 @@ def verdict(result: ExperimentResult) -> str:
     if comparison.actions_identical:
         return f"Actions identical to identical observations; {count} saw something else on the way; {first}"
     return f"Actions differ: {count}; {first}"
+
+
+def _lines(values: Mapping[str, Any], indent: str) -> Iterator[tuple[str, Text]]:
+    """Labels and cells of nested results."""
+    for key, value in values.items():
+        label = f"{indent}{key}"
+        if not isinstance(value, Mapping):
+            yield label, _value(value)
+        elif value.keys() == _SPREAD:
+            quartiles = f"{_number(value['low'])} to {_number(value['high'])}"
+            yield label, Text(f"{_number(value['median'])} ({quartiles}, {value['repeats']} repeats)")
+        else:
+            yield label, Text("")
+            yield from _lines(value, f"{indent}  ")
+
+
+def _value(value: Any) -> Text:
+    if isinstance(value, list) and any(isinstance(each, Mapping | list) for each in value):
+        return Text(f"{len(value)} entries")
+    if isinstance(value, list):
+        return Text("\n".join(map(_number, value)) or _NOTHING, justify="left")
+    return Text(_number(value))
+
+
+def _number(value: Any) -> str:
+    if value is None:
+        return _NOTHING
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def _cell(measures: Measures, name: str, form: Format) -> str:

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from obsspec_gym.agents.fakes import ScriptedWorldModel
-from obsspec_gym.cli.tables import experiment_table, measures_table, verdict
+from obsspec_gym.cli.tables import experiment_table, measures_table, result_table, verdict
 from obsspec_gym.speculation.metrics import measure
 from obsspec_gym.speculation.oracle import RecordedOracle
 from obsspec_gym.speculation.results import ExperimentResult, Mode, Run
@@ -72,3 +72,26 @@ def test_the_verdict_names_the_first_difference_and_its_cause(result):
     assert "[exit 1] ~" in seen
     acted = verdict(changed(result, action="rm"))
     assert acted.startswith("Actions differ: 1 of 4 compared episodes; first difference: task0#0, turn 0: action: ")
+
+
+def test_nested_results_of_a_benchmark_are_printed():
+    spread = {"median": 33.25, "low": 30.0, "high": 41.0, "repeats": 7}
+    found = {
+        "load": 0.123456,
+        "bubblewrap": {"start_ms": 33.25, "spread": {"start_ms": spread}},
+        "docker": {"start_ms": None, "reason": "no [daemon]"},
+        "plain": {"differ": 2, "commands": ["date", "git log --oneline | head -3"]},
+        "missing": [],
+        "runs": [{"a": 1}, {"a": 2}],
+    }
+    text = printed(result_table(found, title="bench"))
+    cells = [[cell.strip() for cell in line.split("│")[1:3]] for line in text.splitlines() if line.startswith("│")]
+    labels = [line.split("│")[1].rstrip() for line in text.splitlines() if line.startswith("│")]
+    assert ["load", "0.1235"] in cells
+    assert labels[1:4] == [" bubblewrap", "   start_ms", "   spread"]
+    assert ["start_ms", "33.25 (30 to 41, 7 repeats)"] in cells
+    assert ["reason", "no [daemon]"] in cells
+    assert ["commands", "date"] in cells
+    assert ["", "git log --oneline | head -3"] in cells
+    assert ["missing", "–"] in cells
+    assert ["runs", "2 entries"] in cells
