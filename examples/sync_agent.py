@@ -1,4 +1,4 @@
-"""Somebody else's agent without asyncio: its model and its tool block, so they run in threads; `turn` runs in a loop's."""
+"""Somebody else's agent without asyncio: its model and its tool run in threads, and `turn` on a loop in another one."""
 
 import time
 from asyncio import to_thread
