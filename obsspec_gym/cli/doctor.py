@@ -57,6 +57,7 @@ def examine() -> list[Finding]:
         _programs(sandbox.ok),
         _frozen_clock(),
         _base_image(),
+        _root_agents(),
         *examine_docker(),
         _package("torch", "lm"),
         _package("transformers", "lm"),
@@ -148,6 +149,15 @@ def _base_image() -> Finding:
     builder = shutil.which("mmdebstrap")
     detail = "not built" if builder else "not built, and there is no mmdebstrap to build it with"
     return Finding("base_image", False, detail, f"{'' if builder else f'{INSTALL} && '}obsspec image build")
+
+
+def _root_agents() -> Finding:
+    """What is not promised where an agent is root in an image: nothing of this machine can change that."""
+    detail = (
+        "in an image, an agent that is root can replace what its verifier runs, in Docker always, in Bubblewrap where "
+        "a task is about /usr or /etc (docs/sandboxes.md)"
+    )
+    return Finding("root_agents", True, detail)
 
 
 def _package(name: str, extra: str) -> Finding:

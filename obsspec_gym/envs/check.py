@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, replace
 
-from obsspec_gym.envs.command import submitted_answer
-from obsspec_gym.envs.machine import make_machine
-from obsspec_gym.envs.observation import ObservationFormat
-from obsspec_gym.envs.sandbox.base import Sandbox
-from obsspec_gym.envs.scene import Verdict, judge, prepare
-from obsspec_gym.envs.tasks.task import Expert, Suite, Task
+from obsspec_gym.envs.scenes import NoVerdict, Scenes
+from obsspec_gym.envs.tasks.task import Suite
 from obsspec_gym.errors import InvalidArgumentError, SandboxError, SandboxUnavailableError
 
 _UNBUILT = re.compile(r".*? cannot be (made|built): .*?\bline \d+: ")
@@ -43,17 +38,18 @@ class TaskCheck:
     reason: str = ""
 
 
-def check_task(suite: Suite, index: int, kind: str = "bubblewrap", *, before: bool = True) -> TaskCheck:
+def check_task(suite: Suite, index: int, scenes: Scenes, *, before: bool = True) -> TaskCheck:
     """Tries one task, each time in a fresh sandbox: first handing in at once, then as the expert does.
 
     Args:
         suite: The suite.
         index: Which of its tasks.
-        kind: Kind of sandbox.
+        scenes: Where.
         before: Whether to try handing in at once.
 
     Raises:
         SandboxUnavailableError: If this machine cannot provide such sandboxes.
+        ClosedError: If the scenes were closed.
     """
     try:
         task = suite.task(index)
@@ -62,15 +58,17 @@ def check_task(suite: Suite, index: int, kind: str = "bubblewrap", *, before: bo
     done = TaskCheck(index, task.id)
     try:
         if before:
-            with scene(task, kind) as sandbox:
-                done = replace(done, before=judge(sandbox, task, "").reward)
+            with scenes.scene(task) as scene:
+                done = replace(done, before=scene.judge("").reward)
         try:
             expert = suite.expert(task)
         except InvalidArgumentError as error:
             return replace(done, reason=f"{_NO_EXPERT}: {error}")
-        with scene(task, kind) as sandbox:
+        with scenes.scene(task) as scene:
             try:
-                verdict = play(sandbox, task, expert)
+                verdict = scene.play(expert)
+            except NoVerdict as error:
+                return replace(done, reason=str(error))
             except SandboxError as error:
                 return replace(done, reason=f"the sandbox broke: {error}")
         said = verdict.output.strip().rpartition("\n")[2]
@@ -100,41 +98,17 @@ def check_suite(
         workers: How many tasks at a time.
         report: Told each result as it comes.
     """
-    checks = []
+    checks, scenes = [], Scenes(kind)
     with ThreadPoolExecutor(workers) as pool:
         try:
-            for future in as_completed(pool.submit(check_task, suite, i, kind, before=before) for i in indices):
+            for future in as_completed(pool.submit(check_task, suite, i, scenes, before=before) for i in indices):
                 checks.append(future.result())
                 report(checks[-1])
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
+            scenes.close()  # what is under way ends with its sandbox
             raise
     return sorted(checks, key=lambda done: done.index)
-
-
-@contextlib.contextmanager
-def scene(task: Task, kind: str) -> Iterator[Sandbox]:
-    """A task's scene in a fresh sandbox.
-
-    Raises:
-        SandboxError: If it cannot be set.
-    """
-    sandbox = make_machine(kind, task)
-    try:
-        sandbox.start()
-        prepare(sandbox, task)
-        yield sandbox
-    finally:
-        sandbox.close()
-
-
-def play(sandbox: Sandbox, task: Task, expert: Expert) -> Verdict:
-    """An expert's episode, from the task's scene to the verdict."""
-    command = next(expert)
-    while (answer := submitted_answer(command)) is None:
-        result = sandbox.run(command, task.time_limit or task.timeout)
-        command = expert.send(ObservationFormat().format(result, sandbox.home, task.timeout))
-    return judge(sandbox, task, answer)
 
 
 def summary(checks: Iterable[TaskCheck]) -> dict[str, int | dict[str, int]]:

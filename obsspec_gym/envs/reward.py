@@ -21,7 +21,7 @@ def read_reward(text: str) -> tuple[float, str]:
             value = value["reward"] if "reward" in value else sum(map(_number, value.values())) / len(value)
         return _number(value), ""
     except (ValueError, TypeError, KeyError, ArithmeticError):
-        return 0.0, f"\n[the verifier's reward is not a finite number: {text[:100]!r}]"
+        return 0.0, f"\n[broken reward, not a finite number: {text[:100]!r}]"
 
 
 def _number(value: object) -> float:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import secrets
 import shlex
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from obsspec_gym.envs.machine import provision
 from obsspec_gym.envs.reward import read_reward
 from obsspec_gym.envs.sandbox.base import CommandResult, Sandbox
 from obsspec_gym.envs.tasks.task import Task
-from obsspec_gym.errors import SandboxError
+from obsspec_gym.errors import SandboxError, SandboxUnavailableError
 
 _SETUP_SECONDS = 120.0
 _REWARD_BYTES = 10_000
@@ -34,13 +35,16 @@ class Verdict:
     seconds: float
 
 
-def prepare(sandbox: Sandbox, task: Task) -> None:
-    """Sets the scene: the task's machine, its files, then its setup.
+def prepare(sandbox: Sandbox, task: Task) -> dict[str, bytes]:
+    """Sets the scene: the task's machine, its files, then its setup; works out what is expected, where the task asks.
 
     The setup runs in a subshell, so that the agent's shell keeps no trace of it.
 
+    Returns:
+        Files for :func:`judge`, which no agent may see.
+
     Raises:
-        SandboxError: If the machine cannot be made, a program is missing or the setup fails.
+        SandboxError: If the machine cannot be made, a program is missing, or the setup or the gold command fails.
     """
     provision(sandbox, task)
     if task.requires:
@@ -53,40 +57,76 @@ def prepare(sandbox: Sandbox, task: Task) -> None:
     if task.setup:
         result = sandbox.run(f"(\n{task.setup}\n)", _SETUP_SECONDS)
         if result.exit_code != 0:
-            how = f"exit status {result.exit_code}" if result.exit_code is not None else "it took too long"
-            raise SandboxError(f"the setup of task {task.id} failed ({how}): {_tail(result)}")
+            raise SandboxError(f"the setup failed ({_how(result)}): task {task.id}: {_tail(result)}")
+    return {"gold": _gold(sandbox, task)} if task.gold else {}
 
 
-def judge(sandbox: Sandbox, task: Task, answer: str) -> Verdict:
-    """Runs the verifier, in a process of its own, over the sandbox as the agent left it.
+def _gold(sandbox: Sandbox, task: Task) -> bytes:
+    """What a task's gold command prints, run in a copy of the scene where the sandbox can be copied."""
+    try:
+        twin = sandbox.fork()
+    except SandboxUnavailableError:
+        result = sandbox.run(f"(\n{task.gold}\n)", task.verifier_timeout)
+    else:
+        try:
+            result = twin.run(task.gold, task.verifier_timeout)
+        finally:
+            twin.close()
+    if result.exit_code != 0:
+        raise SandboxError(f"the gold command failed ({_how(result)}): task {task.id}: {_tail(result)}")
+    if not result.output.strip():
+        raise SandboxError(f"the gold command printed nothing: task {task.id}")
+    if result.output_bytes > len(result.output):
+        raise SandboxError(f"the gold command printed too much: task {task.id}: {result.output_bytes:,} bytes")
+    return result.output
+
+
+def _how(result: CommandResult) -> str:
+    return "it took too long" if result.exit_code is None else f"exit status {result.exit_code}"
+
+
+def judge(sandbox: Sandbox, task: Task, answer: str, made: Mapping[str, bytes] | None = None) -> Verdict:
+    """Runs the task's trial, then its verifier, each in a process of its own, over the sandbox as the agent left it.
 
     Args:
         sandbox: The sandbox.
         task: The task.
         answer: What was handed in; the verifier reads its first 100,000 bytes in ``$ANSWER``.
+        made: What :func:`prepare` returned.
     """
     answer = answer.encode("utf-8")[:_ANSWER_BYTES].decode("utf-8", "ignore")
+    files, seconds = {**task.verifier_files, **(made or {})}, 0.0
+    if task.trial:
+        tried = sandbox.verify(task.trial, task.trial_files, {}, task.verifier_timeout)
+        if tried.exit_code is None:
+            return Verdict(0.0, _tail(tried) + "\n[the trial took too long]", tried.seconds)
+        files["trial"], seconds = tried.output, tried.seconds
     mark = secrets.token_hex(16)
     script = _with_rewards(task, mark) if task.rewards else task.verifier
-    result = sandbox.verify(script, task.verifier_files, {"ANSWER": answer}, task.verifier_timeout)
-    passed = float(result.exit_code == 0)
+    environment = {"ANSWER": answer}
+    result = sandbox.verify(script, files, environment, task.verifier_timeout, as_built=task.as_built)
+    passed, seconds = float(result.exit_code == 0), seconds + result.seconds
     if not task.rewards:
-        return Verdict(passed, _tail(result), result.seconds)
-    printed, marked, written = result.output.decode("utf-8", "replace").rpartition(f"\n{mark}\n")
+        return Verdict(passed, _tail(result), seconds)
+    printed, marked, written = result.output.decode("utf-8", "replace").rpartition(f"\n{mark}")
     said = (printed if marked else written)[-_TAIL_BYTES:]
     if not marked or not written:
-        return Verdict(passed, said, result.seconds)
-    reward, complaint = read_reward(written)
-    return Verdict(reward, said + complaint, result.seconds)
+        return Verdict(passed, said, seconds)
+    reward, complaint = read_reward(written[1:])
+    return Verdict(reward, said + complaint, seconds)
 
 
 def _with_rewards(task: Task, mark: str) -> str:
-    """The verifier, and after it what it wrote as a reward, behind a mark that it cannot have printed by chance."""
+    """The verifier, and after it a mark that it cannot have printed by chance.
+
+    Where it left a reward, a line's end and what it wrote follow: an empty file is a reward that broke, not none.
+    """
     files = shlex.join(task.rewards)
     return (
-        f"(\n{task.verifier}\n)\nstatus=$?\nprintf '\\n%s\\n' {mark}\n"
-        f'for file in {files}; do if [ -f "$file" ]; then head -c {_REWARD_BYTES} "$file"; break; fi; done\n'
-        "exit $status"
+        f"(\n{task.verifier}\n)\nstatus=$?\nprintf '\\n%s' {mark}\n"
+        f'for file in {files}; do if [ -e "$file" ] || [ -L "$file" ]; then\n'
+        f'echo; if [ -f "$file" ]; then head -c {_REWARD_BYTES} "$file"; fi; break\n'
+        "fi; done\nexit $status"
     )
 
 

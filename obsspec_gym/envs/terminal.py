@@ -151,7 +151,7 @@ class TerminalEnv(gym.Env[str, str]):
         self._owner.release()
         try:
             sandbox = episode.sandbox = self._owner.start(functools.partial(self._make_sandbox, episode.task))
-            prepare(sandbox, episode.task)
+            episode.made = prepare(sandbox, episode.task)
         except SandboxUnavailableError:
             raise
         except (SandboxError, ClosedError) as error:
@@ -245,7 +245,7 @@ class TerminalEnv(gym.Env[str, str]):
         if answer is None:
             observation, report = self._run(episode, episode.sandbox, command)
             return observation, 0.0, False, report
-        verdict = judge(episode.sandbox, episode.task, answer)
+        verdict = judge(episode.sandbox, episode.task, answer, episode.made)
         return SUBMITTED, verdict.reward, True, {"verifier_output": verdict.output, "verifier_seconds": verdict.seconds}
 
     def _run(self, episode: _Episode, sandbox: Sandbox, command: str) -> tuple[str, dict[str, Any]]:
@@ -295,6 +295,7 @@ class _Episode:
     task: Task
     sample: int
     sandbox: Sandbox | None = None
+    made: Mapping[str, bytes] = field(default_factory=dict)  # of the scene, for the verifier
     turn: int = 0
     seconds: float = 0.0  # that its commands took together
     over: bool = False

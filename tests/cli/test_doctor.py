@@ -17,6 +17,7 @@ def test_it_says_what_is_there(capsys):
     assert findings["bubblewrap_sandbox"]["ok"]
     assert findings["frozen_clock"]["ok"] or "gcc" in findings["frozen_clock"]["fix"]
     assert "isolates nothing" in findings["local_sandbox"]["detail"]
+    assert "an agent that is root can replace what its verifier runs" in findings["root_agents"]["detail"]
     assert findings["torch"]["ok"]
     assert findings["torch"]["detail"].startswith("2.")
     assert all(finding["ok"] or finding["fix"] or name == "gpu" for name, finding in findings.items())

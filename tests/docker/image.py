@@ -25,11 +25,11 @@ NO_DAEMON = 3
 _PATH = "/usr/bin:/bin:/usr/sbin:/sbin:/usr/local/bin:" + os.path.dirname(os.path.realpath(sys.executable))
 
 _PROGRAMS = """
-awk base64 basename bash cat chmod chown chroot cmp comm cp cut date dd df diff dirname du echo env expand expr false
-find fold getent git grep groups gzip head hostname id install join kill link ln ls md5sum mkdir mkfifo mknod mktemp
-more mount mv nice nl nohup nproc od paste pgrep pkill printenv printf prlimit ps pwd python3 readlink realpath rm rmdir
-script sed seq setpriv setsid sh sha256sum shuf sleep sort split stat stdbuf stty sync tac tail tar taskset tee test
-timeout touch tr true truncate tty uname uniq unlink unshare wc whoami xargs yes
+awk base64 basename bash cat chmod chown chroot cksum cmp comm cp cut date dd df diff dirname du echo env expand expr
+false find fold getent git grep groups gzip head hostname id install join kill link ln ls md5sum mkdir mkfifo mknod
+mktemp more mount mv nice nl nohup nproc od paste pgrep pkill printenv printf prlimit ps pwd python3 readlink realpath
+rm rmdir script sed seq setpriv setsid sh sha256sum shuf sleep sort split stat stdbuf stty sync tac tail tar taskset
+tee test timeout touch tr true truncate tsort tty uname uniq unlink unshare wc whoami xargs yes
 """
 _LEFT_OUT = re.compile(
     r"/(test|tests|idlelib|site-packages|dist-packages|__pycache__|ensurepip|lib2to3|tkinter|config-.*)(/|$)"

@@ -4,9 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from obsspec_gym.envs.check import check_suite, scene
+from obsspec_gym.envs.check import check_suite
 from obsspec_gym.envs.images import image_tree
 from obsspec_gym.envs.sandbox.docker_image import IMAGE_VARIABLE
+from obsspec_gym.envs.scenes import Scenes
 from obsspec_gym.envs.tasks.harbor import HarborSuite
 from obsspec_gym.envs.tasks.image import read_image
 from obsspec_gym.envs.tasks.task import Task
@@ -46,7 +47,8 @@ ENV GREETING=hello
 """,
         tmp_path,
     )
-    with scene(Task("t", "", image=image), "docker") as sandbox:
+    with Scenes("docker").scene(Task("t", "", image=image)) as scene:
+        sandbox = scene.sandbox
         result = sandbox.run(
             'whoami; pwd; cat builder; stat -c %U mine made /srv/secret; cat /srv/secret; echo "$GREETING"'
         )

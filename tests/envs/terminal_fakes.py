@@ -88,7 +88,13 @@ class FakeSandbox:
         return twin
 
     def verify(
-        self, script: str, files: Mapping[str, str | bytes], env: Mapping[str, str], timeout: float = 60.0
+        self,
+        script: str,
+        files: Mapping[str, str | bytes],
+        env: Mapping[str, str],
+        timeout: float = 60.0,
+        *,
+        as_built: bool = False,
     ) -> CommandResult:
         self.log.append(f"verify {script} with {env['ANSWER']}")
         if script == "break":

@@ -43,6 +43,9 @@ def test_anything_else_is_no_reward_and_the_verdict_says_so(text: str) -> None:
         ("true", 1.0, ""),
         ("if", 0.0, None),
         ("trap 'echo 0.5 > /tmp/a' EXIT; exit 1", 0.5, ""),
+        (": > /tmp/a; echo 1 > /tmp/b", 0.0, "\n[broken reward, not a finite number: '']"),
+        ("mkdir /tmp/a; echo 1 > /tmp/b", 0.0, "\n[broken reward, not a finite number: '']"),
+        ("ln -s nowhere /tmp/a", 0.0, "\n[broken reward, not a finite number: '']"),
     ],
 )
 def test_a_verifier_writes_its_reward_or_ends_with_it(verifier: str, reward: float, printed: str | None) -> None:
@@ -53,6 +56,25 @@ def test_a_verifier_writes_its_reward_or_ends_with_it(verifier: str, reward: flo
         verdict = judge(sandbox, task, "")
         assert verdict.reward == reward
         assert printed is None or verdict.output == printed
+    finally:
+        sandbox.close()
+
+
+def test_a_trial_runs_apart_and_the_verifier_finds_what_it_printed() -> None:
+    trial = 'ls "$VERIFIER"; echo "[$ANSWER]"; : > left; sleep 1000 & echo $0 >&2; exit 3'
+    verifier = 'ls "$VERIFIER"; cat "$VERIFIER/trial" left; pgrep -c sleep; [ "$ANSWER" = a ]'
+    task = Task("t", "", verifier=verifier, verifier_files={"key": "k"}, trial=trial, trial_files={"input": "i"})
+    sandbox = make_sandbox("bubblewrap")
+    try:
+        sandbox.start()
+        verdict = judge(sandbox, task, "a")
+        printed = verdict.output.splitlines()
+        assert (verdict.reward, printed[:4], printed[5:]) == (1.0, ["key", "trial", "input", "[]"], ["0"])
+        # Neither file lies where the other lay, and nothing can be known of it before.
+        assert printed[4].startswith("/verifier/")
+        assert printed[4] not in judge(sandbox, task, "a").output
+        hanging = Task("t", "", verifier="true", trial="sleep 1000", verifier_timeout=0.3)
+        assert judge(sandbox, hanging, "").reward == 0.0
     finally:
         sandbox.close()
 
@@ -69,7 +91,7 @@ def test_an_episode_ends_when_its_commands_took_too_long_together() -> None:
         env.reset()
         assert not env.step("true")[3]
         observation, _, terminated, truncated, info = env.step("sleep 20")
-        assert observation == "[timeout after 2 s] ~"
+        assert observation in ("[timeout after 1 s] ~", "[timeout after 2 s] ~")
         assert (terminated, truncated, info["broken"]) == (False, True, False)
         assert info["reason"] == "no submit within 1.2 s of commands"
     finally:

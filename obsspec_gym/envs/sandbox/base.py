@@ -106,12 +106,28 @@ class Sandbox(Protocol):
         ...
 
     def verify(
-        self, script: str, files: Mapping[str, str | bytes], env: Mapping[str, str], timeout: float = 60.0
+        self,
+        script: str,
+        files: Mapping[str, str | bytes],
+        env: Mapping[str, str],
+        timeout: float = 60.0,
+        *,
+        as_built: bool = False,
     ) -> CommandResult:
         """Runs a script in a clean process of its own over the file system as the agent left it.
 
-        The agent's processes are ended first. ``files`` lie under ``$VERIFIER``, where no agent process could have
-        seen or changed them; ``env`` is added to the clean environment; the working directory is :attr:`workdir`.
+        The agent's processes are ended first. ``files`` lie under ``$VERIFIER``, under a name drawn for this call,
+        where no agent process could have seen or changed them; ``env`` is added to the clean environment (an image's
+        own is there as well); the working directory is :attr:`workdir`.
+
+        Args:
+            script: Bash.
+            files: Relative path to content.
+            env: Variables.
+            timeout: Seconds, after which it is stopped.
+            as_built: Whether ``/usr``, ``/etc``, ``/bin``, ``/sbin``, ``/lib`` and their like are as they were before
+                the agent's first command, whatever it did there: for agents that are root in an image. Only
+                Bubblewrap can do that; where agents cannot write there, nothing needs to be done.
         """
         ...
 

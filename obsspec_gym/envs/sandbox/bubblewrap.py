@@ -44,7 +44,7 @@ from obsspec_gym.envs.sandbox.bwrap_limits import Limits
 from obsspec_gym.envs.sandbox.bwrap_program import NOBODY, find_program
 from obsspec_gym.envs.sandbox.concealment import concealed
 from obsspec_gym.envs.sandbox.frozen_clock import frozen_clock_library, read_frozen_clock
-from obsspec_gym.envs.sandbox.image_root import ASIDE, Account, ImageRoot
+from obsspec_gym.envs.sandbox.image_root import ASIDE, KEPT, LAYER, Account, ImageRoot
 from obsspec_gym.envs.sandbox.imaged import HOME, ImagedSandbox
 from obsspec_gym.envs.sandbox.layers import Layers, Resources
 from obsspec_gym.envs.sandbox.persistent import PersistentSandbox
@@ -194,17 +194,20 @@ def _with_this_machine(start: tuple[str, ...], limits: Limits, clock: bool) -> L
 
 
 def _with_image(start: tuple[str, ...], limits: Limits, clock: bool, image: ImageRoot) -> Layers:
-    mounts = [*devices(clock=clock), "--chdir", "/"]
+    *laid, remount, where = devices(clock=clock)
+    last = [remount, where, "--chdir", "/"]
     return Layers(
         outer=(*start, *image.outer(), "--"),
-        prepare=f"{prepare(limits.disk)} &&\n{image.prepare(f'{PROGRAM}/bin/bwrap', namespaces(), mounts)}",
+        prepare=f"{prepare(limits.disk)} &&\n{image.prepare(f'{PROGRAM}/bin/bwrap', namespaces(), laid, last)}",
         inner="",
         judging=image.enter("aside"),
+        judging_as_built=image.enter("as_built"),
+        seal=image.seal(),
         home="/root",
         verifier=ASIDE,
         limits=limits.script(),
-        base="/layer",
-        kept=("upper",),
+        base=LAYER,
+        kept=KEPT,
         depth=2,
         provisioned=True,
     )

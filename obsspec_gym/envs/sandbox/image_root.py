@@ -18,17 +18,29 @@ from pathlib import Path
 
 from obsspec_gym.errors import InvalidArgumentError, SandboxError, SandboxUnavailableError
 
-ASIDE = "/.obsspec"
-"""Where the files of a verifier or of a provisioning script lie, as seen by these."""
+ASIDE = "/dev/obsspec"
+"""Where the files of a verifier or of a provisioning script lie, as seen by these: not in the image, for that an agent
+may have filled."""
 
+KEPT = ("upper", "sealed")
+"""What a fork copies of :data:`LAYER`: what was written, and what had been before the agent's first command."""
+
+LAYER = "/layer"
 _MIB = 2**20
-_LOWER, _LAYER, _ROOT = "/lower", "/layer", "/image"
+_LOWER, _ROOT, _BUILT, _FRESH = "/lower", "/image", "/built", "/fresh"
+_SEALED = f"{LAYER}/sealed/built"
 _ENTER = "/supervisor/enter"
 _CAPABILITIES = "CHOWN DAC_OVERRIDE DAC_READ_SEARCH FOWNER FSETID KILL SETGID SETUID SETPCAP"
-_LAYERS = f"lowerdir={_LOWER},upperdir={_LAYER}/upper,workdir={_LAYER}/work,userxattr"
+_BELOW = f"below={_LOWER}; [[ ! -d {_SEALED} ]] || below={_SEALED}:{_LOWER}"
 _MOUNT = (
-    f"mount -t overlay -o {_LAYERS} overlay {_ROOT} || "
-    "{ echo 'this kernel refuses the overlay that an image needs'; false; }"
+    f"{_BELOW}; mount -t overlay -o lowerdir=$below,upperdir={LAYER}/upper,workdir={LAYER}/work,userxattr "
+    f"overlay {_ROOT} || {{ echo 'this kernel refuses the overlay that an image needs'; false; }}"
+)
+_UPPER = f"mkdir {LAYER}/upper && chmod --reference={_LOWER} {LAYER}/upper"
+# What has been written so far goes below; from here on, what is written can be told from it.
+_SEAL = (
+    f"[[ -d {_SEALED} ]] || {{ umount {_ROOT} && mv {LAYER}/upper {_SEALED} && {_UPPER} && rm -rf {LAYER}/work && "
+    f"mkdir {LAYER}/work && {{ {_MOUNT}; }}; }}"
 )
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(:[A-Za-z0-9_][A-Za-z0-9_.-]*)?")
 
@@ -39,12 +51,36 @@ role=$1 uid=$2 gid=$3 workdir=$4
 shift 4
 shopt -s nullglob dotglob
 words=({fixed} --uid "$uid" --gid "$gid")
-[[ -e {root}{aside} || -L {root}{aside} ]] && rm -rf --one-file-system {root}{aside}
-if [[ $role == aside ]]; then
-    mkdir -m 755 {root}{aside}
+if [[ $role != agent ]]; then
     for capability in {capabilities}; do words+=(--cap-add "CAP_$capability"); done
 fi
-if [[ $uid == 0 ]]; then
+if [[ $role == as_built ]]; then
+    # The machine as it was built, in a layer of its own; over it what the agent left, but for programs and settings.
+    {below}
+    umount {built} 2>/dev/null
+    umount {fresh} 2>/dev/null
+    mount -t tmpfs -o size={size},nr_inodes=16384,mode=755 fresh {fresh} && mkdir {fresh}/upper {fresh}/work &&
+        chmod --reference={root} {fresh}/upper || exit 1
+    layers=lowerdir=$below,upperdir={fresh}/upper,workdir={fresh}/work
+    mount -t overlay -o "$layers,userxattr" overlay {built} || exit 1
+    words+=(--bind {built} /)
+    for path in {built}/* {root}/*; do
+        name=${{path##*/}}
+        case $name in usr | bin | sbin | lib* | etc | boot | proc | sys | dev) continue ;; esac
+        if [[ ! -e {root}/$name && ! -L {root}/$name ]]; then
+            rm -rf --one-file-system "{built}/$name"
+        elif [[ $path == {root}/* ]]; then
+            # What is there as built is of another kind, perhaps: nothing is laid over it or through it.
+            [[ -d $path && ! -L $path && -d {built}/$name && ! -L {built}/$name ]] ||
+                rm -rf --one-file-system "{built}/$name"
+            if [[ -L $path ]]; then
+                words+=(--symlink "$(readlink "$path")" "/$name")
+            elif [[ -d $path || -f $path ]]; then
+                words+=(--bind "$path" "/$name")
+            fi
+        fi
+    done
+elif [[ $uid == 0 ]]; then
     words+=(--bind {root} /)
 else
     words+=(--ro-bind {root} /)
@@ -53,15 +89,17 @@ else
         [[ -L $path || ! -d $path ]] && continue
         case $name in
             root) [[ $workdir/ == /root/* ]] || words+=(--size 4096 --perms 0000 --tmpfs /root --remount-ro /root) ;;
-            usr | bin | sbin | lib* | etc | boot | proc | sys | dev | {aside_name}) ;;
+            usr | bin | sbin | lib* | etc | boot | proc | sys | dev) ;;
             *) words+=(--bind "$path" "/$name") ;;
         esac
     done
     [[ $workdir == /@(usr|etc|boot)/* && $(realpath -e "{root}$workdir" 2>/dev/null) == "{root}$workdir" ]] &&
         words+=(--bind "{root}$workdir" "$workdir")
 fi
-[[ $role != aside ]] || words+=(--ro-bind {aside} {aside})
 words+=({mounts})
+# Before /dev is made read-only, which comes last.
+[[ $role == agent ]] || words+=(--ro-bind {aside} {aside})
+words+=({last})
 printf '%s\0' "${{words[@]}}" >{arguments}
 exec {program} --args 9 9<{arguments} -- "$@"
 """
@@ -123,31 +161,36 @@ class ImageRoot:
 
     def outer(self) -> list[str]:
         """What the outer layer needs besides."""
-        return ["--cap-add", "ALL", "--ro-bind", str(self.path.absolute()), _LOWER, "--dir", _LAYER, "--dir", _ROOT]
+        directories = [word for path in (LAYER, _ROOT, _BUILT, _FRESH) for word in ("--dir", path)]
+        return ["--cap-add", "ALL", "--ro-bind", str(self.path.absolute()), _LOWER, *directories]
 
-    def prepare(self, program: str, fixed: Sequence[str], mounts: Sequence[str]) -> str:
+    def prepare(self, program: str, fixed: Sequence[str], mounts: Sequence[str], last: Sequence[str]) -> str:
         """Bash that mounts the root and lays the script that starts inner layers.
 
         Args:
             program: The bwrap program, as the supervisor sees it.
             fixed: First arguments of every inner layer: its namespaces.
-            mounts: Last arguments of every inner layer: what lies over the root.
+            mounts: Arguments of every inner layer that lay something over the root.
+            last: The last ones, after which nothing is laid any more.
         """
         script = _SCRIPT.format(
             fixed=shlex.join(fixed),
             mounts=shlex.join(mounts),
+            last=shlex.join(last),
             program=program,
             root=_ROOT,
             aside=ASIDE,
             capabilities=_CAPABILITIES,
-            aside_name=ASIDE.lstrip("/"),
+            below=_BELOW,
+            built=_BUILT,
+            fresh=_FRESH,
+            size=min(self.disk_mib, 256) * _MIB,
             arguments="/supervisor/arguments/entered",
         )
         size = f"size={self.disk_mib * _MIB},nr_inodes={self.disk_mib * 1024},mode=755"
         lines = [
-            f"mount -t tmpfs -o {size} layer {_LAYER}",
-            f"mkdir {_LAYER}/upper {_LAYER}/work",
-            f"chmod --reference={_LOWER} {_LAYER}/upper",
+            f"mount -t tmpfs -o {size} layer {LAYER}",
+            f"mkdir {LAYER}/sealed {LAYER}/work && {_UPPER}",
             _MOUNT,
             f"mkdir -p {_ROOT}/proc {_ROOT}/dev {_ROOT}/tmp",
             f"printf %s {shlex.quote(script)} >{_ENTER}",
@@ -158,10 +201,11 @@ class ImageRoot:
         return " &&\n".join(f"{{ {line}; }}" for line in lines)
 
     def enter(self, role: str, account: Account | None = None, workdir: str = "/") -> str:
-        """Bash words that start an inner layer: for the ``agent``, or ``aside`` for a script of the caller's.
+        """Bash words that start an inner layer: for the ``agent``, or for a script of the caller's.
 
         Args:
-            role: ``agent`` or ``aside``.
+            role: ``agent``; ``aside``, over the image as it is; ``as_built``, over what the agent left in it, with the
+                programs and settings that it had before the agent's first command.
             account: Whom it runs as; ``None`` for root.
             workdir: A directory that can be written to in any case.
         """
@@ -202,6 +246,10 @@ class ImageRoot:
     def mount(self) -> str:
         """Bash that brings it back."""
         return _MOUNT
+
+    def seal(self) -> str:
+        """Bash that notes how the image was built; for when nothing runs in it. Does nothing the second time."""
+        return _SEAL
 
     def outside(self, path: str) -> str:
         """Where the supervisor sees a path of the image."""

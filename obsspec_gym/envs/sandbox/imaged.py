@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from obsspec_gym.envs.sandbox.base import CommandResult
 from obsspec_gym.envs.sandbox.checks import check_environment
@@ -14,6 +15,8 @@ from obsspec_gym.errors import InvalidArgumentError
 
 HOME = "/home/agent"
 """The agent's home, unless its image says otherwise."""
+
+_READ_ONLY = frozenset({"BASHOPTS", "BASH_VERSINFO", "EUID", "PPID", "SHELLOPTS", "UID"})
 
 
 class ImagedSandbox(PersistentSandbox):
@@ -101,6 +104,11 @@ class ImagedSandbox(PersistentSandbox):
     ) -> CommandResult:
         if self._image is not None:
             env = {"USER": "root", "LOGNAME": "root", **env}
+            if variable == "VERIFIER":
+                with self._alone():
+                    self._seal()
+                # By the script, not for the shell that runs it: that is never looked for where an image says.
+                script = _exports(self._env.keys() - {*env, variable}, self._env) + script
         return super()._run_aside(script, files, env, variable, timeout, cwd)
 
     def _enter_agent(self) -> None:
@@ -108,10 +116,16 @@ class ImagedSandbox(PersistentSandbox):
         if self._image is None:
             super()._enter_agent()
             return
+        self._seal()
         account = self._known(self._image)
         environment = {"HOME": account.home, "PWD": self._cwd, "USER": account.name, "LOGNAME": account.name}
         self._enter(self._agent_prefix(self._image, account), {**environment, **self._env})
         self._entered = True
+
+    def _seal(self) -> None:
+        """Has the supervisor note how the machine was built; does nothing the second time."""
+        if seal := self._started().seal:
+            self._supervise(seal)
 
     def _known(self, image: ImageRoot) -> Account:
         """The agent's account in the image."""
@@ -119,3 +133,8 @@ class ImagedSandbox(PersistentSandbox):
             self._account = image.account(self._supervise(self._accounts(image)))
         self._cwd = self._cwd or self.workdir
         return self._account
+
+
+def _exports(names: Iterable[str], values: Mapping[str, str]) -> str:
+    """Bash that sets variables for what a script runs."""
+    return "".join(f"export {name}={shlex.quote(values[name])}\n" for name in sorted(set(names) - _READ_ONLY))

@@ -55,6 +55,10 @@ class Layers:
         kept: Directories that a fork copies, relative to ``base``.
         depth: How many processes ``inner`` puts above the shell; 0 means that it has no namespace of its own.
         provisioned: Whether the agent's shell begins only with its first command: before, the agent may not be known.
+        seal: Bash that the supervisor runs once, before the agent's first command or the verifier: how the machine is
+            then is how it was built.
+        judging_as_built: As ``judging``, for a verifier that is to find programs as they were built; empty where the
+            agent cannot change them, or nothing can be done about it.
     """
 
     outer: tuple[str, ...]
@@ -68,6 +72,8 @@ class Layers:
     kept: tuple[str, ...]
     depth: int = 0
     provisioned: bool = False
+    seal: str = ""
+    judging_as_built: str = ""
 
 
 @dataclass

@@ -7,6 +7,7 @@ A sandbox is a supervisor of ours, which never runs what an agent wrote, and at 
 from __future__ import annotations
 
 import contextlib
+import secrets
 import threading
 import time
 import weakref
@@ -48,6 +49,7 @@ class PersistentSandbox(ABC):
         self._busy = False
         self._entered = False
         self._streamed: Command | None = None
+        self._as_built = False
 
     @abstractmethod
     def _build(self, resources: Resources) -> Layers:
@@ -165,10 +167,21 @@ class PersistentSandbox(ABC):
         return CommandStream(Streamed(launched, self._read, self._stop, self._abandon))
 
     def verify(
-        self, script: str, files: Mapping[str, str | bytes], env: Mapping[str, str], timeout: float = 60.0
+        self,
+        script: str,
+        files: Mapping[str, str | bytes],
+        env: Mapping[str, str],
+        timeout: float = 60.0,
+        *,
+        as_built: bool = False,
     ) -> CommandResult:
         """Runs a script in a clean process of its own; see :meth:`obsspec_gym.envs.sandbox.base.Sandbox.verify`."""
-        return self._run_aside(script, files, env, "VERIFIER", timeout)
+        with self._alone():
+            self._as_built = as_built
+            try:
+                return self._run_aside(script, files, env, "VERIFIER", timeout)
+            finally:
+                self._as_built = False
 
     def close(self) -> None:
         """Ends every process in it and removes everything it left. Idempotent, from any thread."""
@@ -308,18 +321,20 @@ class PersistentSandbox(ABC):
         archive = pack({f"files/{path}": content for path, content in files.items()} | {"script": script})
         with self._alone():
             layers = self._started()
-            where = layers.verifier
+            # Under a name that nobody can have foreseen: no link that an agent left leads there.
+            where = f"{layers.verifier}/{secrets.token_hex(16)}"
             self._leave()
             before, self._cwd = self._cwd, cwd or self.workdir
             try:
-                self._supervise(f"rm -rf {where} && mkdir -p -m 700 {where}/files")
+                self._supervise(f"rm -rf {layers.verifier}/* && mkdir -p {where} && chmod 711 {layers.verifier}")
                 self._lay(archive, where)
-                self._enter(layers.judging, {**env, variable: f"{where}/files"})
+                judging = (self._as_built and layers.judging_as_built) or layers.judging
+                self._enter(judging, {**env, variable: f"{where}/files"})
                 return self._conclude(self._send(f"\\command bash {where}/script", timeout))
             finally:
                 self._leave()
                 self._cwd = before
-                self._supervise(f"rm -rf {where}")
+                self._supervise(f"rm -rf {layers.verifier}")
 
     def _enter_agent(self) -> None:
         """Starts the agent's shell, in the last directory."""

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from random import Random
 
 from obsspec_gym.envs.tasks.family import (
+    OWN_FILES,
     Phrasings,
     Scene,
     Step,
@@ -51,13 +52,22 @@ chmod +x app
 echo "${{#modules[@]}} modules built"
 """
 
-VERIFIER = """\
-[ "$ANSWER" = "$(cat "$VERIFIER/expected")" ] || exit 1
-[ "$(bash ./app 2>/dev/null)" = "$ANSWER" ] || exit 1
+TRIAL = (
+    OWN_FILES
+    + """\
+exec 2> /dev/null < /dev/null
+own app *.fn
+bash ./app | head -c 100
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
-cp ./*.fn "$scratch" && cd "$scratch" && bash "$VERIFIER/build" > /dev/null 2>&1 || exit 1
-[ "$(bash ./app)" = "$ANSWER" ]
+cp -- *.fn "$scratch" && cd "$scratch" && bash "$VERIFIER/build" > /dev/null || exit 1
+bash ./app | head -c 100
+"""
+)
+VERIFIER = """\
+[ "$ANSWER" = "$(cat "$VERIFIER/expected")" ] || exit 1
+# As the agent built it, and as built anew.
+cmp -s "$VERIFIER/trial" <(printf '%s\\n' "$ANSWER" "$ANSWER")
 """
 
 KEYWORD_SLIPS = {
@@ -136,8 +146,8 @@ class Build:
             files[f"{name}.fn"] = source
         kind = "reported" if rng.random() < 0.6 else "silent"
         instruction = phrasings.instruction(rng, kind, error=errors[0])
-        verifier_files = {"build": BUILD.format(rows=1), "expected": f"{total}\n"}
-        return Scene(instruction, files, VERIFIER, verifier_files, answer=str(total))
+        judged, tried = {"expected": f"{total}\n"}, {"build": BUILD.format(rows=1)}
+        return Scene(instruction, files, VERIFIER, judged, answer=str(total), trial=TRIAL, trial_files=tried)
 
     def decide(self, scene: Scene, transcript: Sequence[Step]) -> str:
         """Builds, reads the module an error names, repairs it, builds again, runs the app, submits."""

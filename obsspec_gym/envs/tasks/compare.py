@@ -52,16 +52,18 @@ def same_size(one, other):
 READERS = {"integer": integer, "size": size}
 COMPARISONS = {
     "integer": lambda got, want: integer(want) is not None and integer(got) == integer(want),
-    "string": lambda got, want: got.strip() == want.strip(),
-    "exact": lambda got, want: got == want,
+    "string": lambda got, want: got.strip() == want.strip() != "",
+    "exact": lambda got, want: got == want != "",
     "size": lambda got, want: same_size(size(got), size(want)),
-    "regex": lambda got, want: re.fullmatch(want.strip(), got.strip(), re.DOTALL) is not None,
+    "regex": lambda got, want: got.strip() != "" and re.fullmatch(want.strip(), got.strip(), re.DOTALL) is not None,
 }
 
 
 def complaint(name, got, want):
     """What is wrong with an answer, in one line."""
     read = READERS.get(name, str)
+    if not want.strip():
+        return "nothing is expected: no answer can be right"
     if read(want) is None:
         return f"what was expected is not of kind {name}: {want[:200]!r}"
     if read(got) is None:

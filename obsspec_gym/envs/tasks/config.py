@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from random import Random
 
-from obsspec_gym.envs.tasks.family import Phrasings, Scene, Step, listed, repetitions, since_edit, substitute
+from obsspec_gym.envs.tasks.family import OWN_FILES, Phrasings, Scene, Step, listed, repetitions, since_edit, substitute
 from obsspec_gym.envs.tasks.words import Words
 
 CHECK = """\
@@ -38,8 +38,11 @@ done < "$1"
 [ -n "$found" ] && echo "$3 $found"
 """
 
-VERIFIER = """\
+VERIFIER = (
+    OWN_FILES
+    + """\
 while read -r file key kind value; do
+  own "$file"
   [ "$(grep -c "^$key=" "$file")" = 1 ] || exit 1
   got=$(grep "^$key=" "$file" | cut -d= -f2)
   case $kind in
@@ -48,6 +51,7 @@ while read -r file key kind value; do
   esac
 done < "$VERIFIER/rules"
 """
+)
 
 _REQUESTS = 14
 _WRONG = re.compile(r"^(\w+\.conf): (\w+) is (\w+), (?:want|limit) (\w+)$", re.MULTILINE)

@@ -13,6 +13,19 @@ from obsspec_gym.envs.tasks.words import Words
 Step: TypeAlias = tuple[str, str]
 """A command and the observation it brought."""
 
+OWN_FILES = r"""
+# Ends the script unless each path is a file of the agent's own in this directory: no link leads there or elsewhere.
+own() {
+  local path
+  for path; do
+    [ -f "$path" ] && [ ! -L "$path" ] && [ "$(stat -c %h -- "$path")" = 1 ] &&
+      [ "$(realpath -- "$path")" = "$PWD/$path" ] || exit 1
+  done
+}
+cd -P .
+"""
+"""How a verifier begins that reads files: a link that an agent made might lead to what is expected, a FIFO nowhere."""
+
 
 @dataclass(frozen=True)
 class Phrasings:
@@ -47,13 +60,15 @@ class Scene:
     Attributes:
         instruction: What the agent reads.
         files: Laid in the working directory.
-        verifier: Bash; exit status 0 is reward 1.
+        verifier: Bash; exit status 0 is reward 1. It runs nothing that the agent wrote.
         verifier_files: Laid out of the agent's reach.
         answer: What has to be handed in, if anything.
         query: What the expert types once the scene is ready for it, where the observations do not tell.
         facts: What a reader understands from the instruction, by name; for the expert.
         setup: Bash that is run once the files are there.
         requires: Programs that must be in the sandbox, besides bash, coreutils and their like.
+        trial: Bash that runs what the agent wrote, for the verifier to find what it printed as ``$VERIFIER/trial``.
+        trial_files: Laid for the trial alone; nothing in them tells what is expected.
     """
 
     instruction: str
@@ -65,6 +80,8 @@ class Scene:
     facts: Mapping[str, str] = field(default_factory=dict)
     setup: str = ""
     requires: tuple[str, ...] = ()
+    trial: str = ""
+    trial_files: Mapping[str, str] = field(default_factory=dict)
 
 
 class Family(Protocol):

@@ -119,6 +119,8 @@ class GeneratedSuite:
             setup=scene.setup,
             verifier=scene.verifier,
             verifier_files=scene.verifier_files,
+            trial=scene.trial,
+            trial_files=scene.trial_files,
             answer=scene.answer,
             requires=scene.requires,
             max_turns=_MAX_TURNS,

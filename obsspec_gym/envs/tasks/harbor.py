@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 import io
 import math
 import re
@@ -28,6 +29,8 @@ _COMMAND_SECONDS = 60.0
 _NETWORK = re.compile(
     r"\b(curl|wget|uvx?|npx|npm|yarn|pnpm|git\s+clone|(apt|apt-get|apk|dnf|yum|pip3?|cargo|gem)\s+(-\S+\s+)*(update|install|add))\b"
 )
+_SYSTEM = re.compile(r"(?<![\w./~-])/(usr|etc|bin|sbin|lib(32|64|x32)?|boot)\b")
+_INTERPRETER = re.compile(r"(?<![\w.])(/usr)?/bin/(env|(ba|da)?sh|python3?)\b(?!/)")
 _PREPARE = """
 # Nothing that an agent left where tests and rewards belong is looked at.
 for place in /tests /logs/verifier; do
@@ -35,11 +38,12 @@ for place in /tests /logs/verifier; do
   mkdir -p "$place" && [ ! -L "$place" ] && find "$place" -mindepth 1 -delete || exit 1
 done
 cp -r "$VERIFIER/tests/." /tests || exit 1
+# Nor what an agent has laid in a home for every Python to load.
+export PYTHONNOUSERSITE=1
 """
 _PLACES = "\nmkdir -p /tests /logs/verifier /logs/agent && chmod 777 /tests /logs/verifier /logs/agent || exit 1\n"
 _PYTEST = """
-export PYTHONNOUSERSITE=1
-exec python3 -I -m pytest -q -p no:cacheprovider -c /dev/null --rootdir /tests {files}
+exec /usr/bin/python3 -I -m pytest -q -p no:cacheprovider -c /dev/null --rootdir /tests {files}
 """
 
 
@@ -51,10 +55,13 @@ class HarborSuite:
     tests reach the sandbox only for grading, under ``/tests``. They are run by ``tests/test.sh``, which writes the
     reward to :data:`REWARDS` or else ends with an exit status; but sandboxes have no network, so where ``test.sh``
     calls a program that fetches something (curl, uvx, apt-get install and their like), pytest runs
-    ``tests/test_*.py`` instead and its exit status is the reward. ``[verifier] timeout_sec`` and ``[environment]
-    build_timeout_sec`` hold; ``[agent] timeout_sec`` bounds the seconds of an episode's commands together. Of
-    ``[environment]``, ``cpus``, ``memory_mb`` (or ``memory = "2G"``) and ``storage_mb`` (``storage``) bound the
-    machine, as far as the sandbox can (:class:`~obsspec_gym.envs.machine.Machines`).
+    ``tests/test_*.py`` instead and its exit status is the reward. Where no test names a place of the system's own
+    (``/usr``, ``/etc``, ``/lib`` and their like), tests find these as they were built (:attr:`Task.as_built`), so that
+    an agent that is root cannot have replaced what they run; where one does, they find what the agent left there.
+    ``[verifier] timeout_sec`` and ``[environment] build_timeout_sec`` hold; ``[agent] timeout_sec`` bounds the seconds
+    of an episode's commands together. Of ``[environment]``, ``cpus``, ``memory_mb`` (or ``memory = "2G"``) and
+    ``storage_mb`` (``storage``) bound the machine, as far as the sandbox can
+    (:class:`~obsspec_gym.envs.machine.Machines`).
 
     Args:
         path: The directory, or one task's.
@@ -65,7 +72,7 @@ class HarborSuite:
     Example:
         >>> suite = HarborSuite("tasks")  # doctest: +SKIP
         >>> suite.task(0).id  # doctest: +SKIP
-        'harbor/hello-world'
+        'harbor/hello-world@5f0c3a81'
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -103,7 +110,7 @@ class HarborSuite:
             InvalidArgumentError: If the task is not of this suite or has no solution.
         """
         for directory in self._tasks:
-            if task.id == _id(directory):
+            if task.id.startswith(f"harbor/{directory.resolve().name}@") and task.id == _id(directory):
                 if not (directory / "solution" / "solve.sh").is_file():
                     raise InvalidArgumentError(f"task {task.id} has no solution/solve.sh")
                 return _solve(directory / "solution")
@@ -116,7 +123,7 @@ def read_task(directory: Path) -> Task:
     Raises:
         InvalidArgumentError: If a part is missing, cannot be read, or asks for what is not supported.
     """
-    name = _id(directory)
+    name = f"harbor/{directory.resolve().name}"
     settings = _settings(directory / "task.toml", name)
     environment = directory / "environment"
     tests = {f"tests/{path}": content for path, content in _files(directory / "tests").items()}
@@ -130,7 +137,7 @@ def read_task(directory: Path) -> Task:
         raise InvalidArgumentError(f"task {name} cannot be built: environment/Dockerfile {error}") from None
     verifier, rewards = _verifier(tests)
     return Task(
-        id=name,
+        id=_id(directory),
         instruction=_text(directory / "instruction.md", name).strip(),
         verifier=verifier,
         verifier_files=tests,
@@ -139,6 +146,7 @@ def read_task(directory: Path) -> Task:
         rewards=rewards,
         verifier_timeout=_seconds(settings, "verifier", "timeout_sec", name),
         time_limit=_seconds(settings, "agent", "timeout_sec", name),
+        as_built=not looks_at_system(tests),
     )
 
 
@@ -164,8 +172,24 @@ def _verifier(tests: Mapping[str, bytes]) -> tuple[str, tuple[str, ...]]:
     return _PREPARE + _PYTEST.format(files=shlex.join(files)), ()
 
 
+def looks_at_system(tests: Mapping[str, bytes]) -> bool:
+    """Whether tests name a place of the system's own (``/usr``, ``/etc``, ``/lib`` ...), other than its interpreters.
+
+    Example:
+        >>> [looks_at_system({"test.sh": text}) for text in (b"test -x /usr/local/bin/tool", b"/bin/sh /srv/etc/run")]
+        [True, False]
+    """
+    return any(_SYSTEM.search(_INTERPRETER.sub("", content.decode("utf-8", "replace"))) for content in tests.values())
+
+
 def _id(directory: Path) -> str:
-    return f"harbor/{directory.resolve().name}"
+    """The directory's name, and what tells it from others of that name: a digest of what makes the task."""
+    digest = hashlib.sha256()
+    for path, content in _files(directory).items():
+        if path.startswith("solution/"):
+            continue
+        digest.update(f"{len(path)} {path} {len(content)} ".encode("utf-8", "surrogateescape") + content)
+    return f"harbor/{directory.resolve().name}@{digest.hexdigest()[:8]}"
 
 
 def _settings(path: Path, name: str) -> dict[str, Any]:
@@ -224,8 +248,9 @@ def _files(directory: Path) -> dict[str, bytes]:
 
 def _solve(solution: Path) -> Expert:
     files = _files(solution)
-    if len(files) == 1:
-        yield f"bash -c {shlex.quote(files['solve.sh'].decode('utf-8'))}"
+    script = files["solve.sh"].decode("utf-8", "replace")
+    if len(files) == 1 and script.encode("utf-8") == files["solve.sh"] and "\0" not in script:
+        yield f"bash -c {shlex.quote(script)}"
     else:
         archive = io.BytesIO()
         with tarfile.open(fileobj=archive, mode="w:gz") as tar:

@@ -49,7 +49,9 @@ class Task:
             for contents that begin with ``#!``.
         setup: Bash run once in the fresh sandbox before the episode, unseen by the agent; empty for none.
         verifier: Bash run in a process of its own after the episode, in the working directory as the agent left
-            it; exit status 0 is reward 1, anything else reward 0. The agent never sees it.
+            it; exit status 0 is reward 1, anything else reward 0. The agent never sees it. What runs an agent's
+            programs belongs in ``trial``, and an agent's files may be links: see
+            :data:`~obsspec_gym.envs.tasks.family.OWN_FILES`.
         verifier_files: Files laid outside the agent's reach for the verifier only, under ``$VERIFIER``.
         answer: Where the task asks for an answer (``submit TEXT``), the expected text; the verifier finds what was
             handed in as ``$ANSWER``.
@@ -62,6 +64,17 @@ class Task:
         verifier_timeout: Seconds the verifier may take.
         time_limit: Seconds all commands of an episode may take together, after which it is truncated; what the
             agent takes to think does not count, so that an episode does not depend on the speed of a model.
+        trial: Bash run before the verifier, likewise, for running what the agent wrote: it finds neither
+            ``verifier_files`` nor the answer. What it prints (of a lot, the first and last) the verifier finds as the
+            file ``$VERIFIER/trial``; where it takes longer than ``verifier_timeout``, the reward is 0. Empty for none.
+        trial_files: Files laid for the trial only, under ``$VERIFIER``.
+        gold: Bash that works out from the fresh scene what is expected; run before the episode, in a copy of the
+            scene where there can be one. What it prints the verifier finds as the file ``$VERIFIER/gold``; a scene in
+            which it fails or prints nothing is none. Empty for none.
+        as_built: Whether the verifier finds programs and settings (``/usr``, ``/etc``, ``/bin``, ``/lib`` and their
+            like) as they were before the agent's first command, where the sandbox can do that. Not for tasks in which
+            an agent has to install or set up something there; without it, an agent that is root can have replaced
+            what the verifier runs.
     """
 
     id: str
@@ -78,6 +91,10 @@ class Task:
     rewards: tuple[str, ...] = ()
     verifier_timeout: float = 60.0
     time_limit: float | None = None
+    trial: str = ""
+    trial_files: Mapping[str, str | bytes] = field(default_factory=dict)
+    gold: str = ""
+    as_built: bool = False
 
 
 @runtime_checkable

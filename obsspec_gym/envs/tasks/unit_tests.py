@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from random import Random
 
 from obsspec_gym.envs.tasks.family import (
+    OWN_FILES,
     Phrasings,
     Scene,
     Step,
@@ -37,17 +38,23 @@ done
 echo "$passed passed"
 """
 
-VERIFIER = """\
-for cases in "$VERIFIER"/*.cases; do
-  name=$(basename "$cases" .cases)
-  while read -r x want; do
-    [ "$(bash "$name.sh" "$x" 2>/dev/null)" = "$want" ] || exit 1
-  done < "$cases"
-done
+TRIAL = (
+    OWN_FILES
+    + """\
+exec 2> /dev/null
+while read -r name inputs; do
+  own "$name.sh"
+  for x in $inputs; do
+    got=$(bash "$name.sh" "$x" < /dev/null | head -c 100)
+    echo "$name $x ${got//$'\\n'/ }"
+  done
+done < "$VERIFIER/inputs"
 """
+)
+VERIFIER = """cmp -s "$VERIFIER/trial" "$VERIFIER/expected"\n"""
 
 _CASES = 40
-_VERIFIER_CASES = 12
+_UNSEEN_CASES = 12
 _LIMIT = 60
 
 
@@ -113,16 +120,19 @@ class UnitTests:
         names = sorted(words.several(rng.choice((2, 3, 3, 4))))
         faulty = sorted(rng.sample(names, 2 if rng.random() < 0.2 else 1))
         files = {"run_tests": RUN_TESTS}
-        verifier_files = {}
+        inputs, expected = "", ""
         for name in names:
             formula, wrong = _faulty_formula(rng)
             files[f"{name}.sh"] = _module(formula, wrong if name in faulty else formula)
             rows = _rows(rng, formula, wrong)
             files[f"cases/{name}"] = "".join(rows[: repetitions(_CASES, work)])
-            verifier_files[f"{name}.cases"] = "".join(rows[:_VERIFIER_CASES])
+            unseen = _unseen(rows)
+            inputs += f"{name} {' '.join(map(str, unseen))}\n"
+            expected += "".join(f"{name} {x} {_evaluate(formula, x)}\n" for x in unseen)
         kind = "named" if rng.random() < 0.65 else "unnamed"
         instruction = phrasings.instruction(rng, kind, name=faulty[0])
-        return Scene(instruction, files, VERIFIER, verifier_files)
+        judged = {"expected": expected}
+        return Scene(instruction, files, VERIFIER, judged, trial=TRIAL, trial_files={"inputs": inputs})
 
     def decide(self, scene: Scene, transcript: Sequence[Step]) -> str:
         """Runs the tests, reads the module that fails, repairs it, runs them again."""
@@ -167,6 +177,12 @@ def _rows(rng: Random, formula: str, wrong: str) -> list[str]:
     values = rng.sample(range(1, _LIMIT + 1), _CASES)
     values.sort(key=lambda x: _evaluate(formula, x) == _evaluate(wrong, x))
     return [f"{x} {_evaluate(formula, x)}\n" for x in values]
+
+
+def _unseen(rows: Sequence[str]) -> list[int]:
+    """Inputs that are in no recorded case: nothing tells what is expected of them but the formula."""
+    recorded = {int(row.split()[0]) for row in rows}
+    return [x for x in range(1, _LIMIT + 1) if x not in recorded][:_UNSEEN_CASES]
 
 
 def _evaluate(formula: str, x: int) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -101,6 +102,8 @@ def test_a_full_disk_does_not_keep_verifiers_from_judging(sandbox: Sandbox) -> N
         "for i in {1..9}; do head -c 900K /dev/zero >$i; head -c 900K /dev/zero >/tmp/$i; done; mkdir {1..5000}"
     )
     assert sandbox.verify('cat "$VERIFIER/a"', {"a": "x" * 100_000}, {}).output_bytes == 100_000
+    key = secrets.token_bytes(200_000)  # that nothing compresses
+    assert sandbox.verify('cat "$VERIFIER/a"', {"a": key}, {}).output_bytes == 200_000
     with pytest.raises(SandboxError, match="No space left"):
         sandbox.write({"b": b"x" * 2_000_000})
     assert sandbox.run("echo on").output == b"on\n"

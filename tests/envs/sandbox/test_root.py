@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import secrets
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -134,20 +136,20 @@ def test_the_verifier_runs_as_root_with_files_nobody_else_sees(start: Start, use
     sandbox = start(user=user, workdir="/app")
     sandbox.write({"answer": "42\n", "bin/tool": "#!/bin/sh\necho tool\n"})
     assert (
-        said(sandbox, "bin/tool; (while :; do ls /.obsspec/files/* && touch /app/seen; done) 2>/dev/null >&2 &")
+        said(sandbox, "bin/tool; (while :; do ls /dev/obsspec/*/files/* && touch /app/seen; done) 2>/dev/null >&2 &")
         == "tool"
     )
     script = 'id -u; echo $USER; pwd; cat "$VERIFIER/expected" answer; echo 1 >/reward; pgrep -fc while; ls /app'
     result = sandbox.verify(script, {"expected": "6*7\n"}, {})
     assert result.output.decode().split("\n")[:-1] == ["0", "root", "/app", "6*7", "42", "0", "answer", "bin"]
-    after = sandbox.run("ls -d /.obsspec 2>&1; cat /reward; find / -name expected 2>/dev/null")
+    after = sandbox.run("ls -d /dev/obsspec 2>&1; cat /reward; find / -name expected 2>/dev/null")
     assert after.restarted
-    assert after.output == b"ls: cannot access '/.obsspec': No such file or directory\n1\n"
+    assert after.output == b"ls: cannot access '/dev/obsspec': No such file or directory\n1\n"
 
 
 def test_a_link_in_the_way_of_the_verifier_leads_nowhere(start: Start):
     sandbox = start(user="root")
-    sandbox.run("ln -s /etc /.obsspec; mkdir /tmp/mine")
+    sandbox.run("ln -s /etc /.obsspec; ln -s /etc /dev/obsspec; rm -rf /dev/shm; mkdir /tmp/mine")
     assert sandbox.verify('cat "$VERIFIER/it"; ls -la /etc/files', {"it": "here\n"}, {}).output.startswith(
         b"here\nls: "
     )
@@ -155,6 +157,77 @@ def test_a_link_in_the_way_of_the_verifier_leads_nowhere(start: Start):
     with pytest.raises(SandboxError, match="leads through a link"):
         sandbox.write({"x": "y"})
     assert sandbox.run("echo on").output == b"on\n"
+
+
+def test_a_verifier_finds_programs_as_built_and_everything_else_as_left(start: Start):
+    sandbox = start(user="root", workdir="/app")
+    build = "echo tool >/usr/local/bin/tool; echo built >/etc/setting; mkdir /data /gone /kind; rm /usr/bin/jq"
+    assert sandbox.provision(f"{build}; echo one >/data/one").exit_code == 0
+    sandbox.run("echo forged >/usr/local/bin/tool; echo forged >/etc/setting; cp /bin/true /usr/bin/jq; rm -r /gone")
+    sandbox.run("echo two >/data/two; rm /data/one; mkdir /new; echo n >/new/n; echo f >/file; ln -s /data /link")
+    sandbox.run("rm -r /kind; ln -s /etc /kind; echo mine >mine; rm -rf /srv; ln -s /usr /srv; mkfifo /pipe")
+    script = """
+        cat /usr/local/bin/tool /etc/setting; command -v jq; ls -d /gone 2>/dev/null; ls /data /link; cat /new/n /file
+        readlink /kind /srv; cat mine; cat "$VERIFIER/key"; touch /usr/bin/made /made /new/made; ls -d /pipe 2>/dev/null
+    """
+    expected = ["tool", "built", "two", "two", "n", "f", "/etc", "/usr", "mine", "key"]
+    for _ in range(2):
+        result = sandbox.verify(script, {"key": "key\n"}, {}, as_built=True)
+        assert [line for line in result.output.decode().split() if not line.endswith(":")] == expected
+    left = "forged forged /usr/bin/jq /link n f"
+    as_left = (
+        "cat /usr/local/bin/tool /etc/setting; command -v jq; ls -d /gone /link /made /usr/bin/made; cat /new/n /file"
+    )
+    assert sandbox.verify(f"{as_left} 2>/dev/null", {}, {}).output.decode().split()[:3] == left.split()[:3]
+    assert sandbox.run(f"({as_left}) 2>/dev/null; ls /new").output.decode().split() == [*left.split(), "made", "n"]
+    fork = sandbox.fork()
+    try:
+        assert [line for line in fork.verify(script, {"key": "key\n"}, {}, as_built=True).output.decode().split()
+                if not line.endswith(":")] == expected  # fmt: skip
+        fork.run("echo anew >/etc/setting")
+        assert said(sandbox, "cat /etc/setting") == "forged"
+    finally:
+        fork.close()
+
+
+def test_an_agent_that_is_not_root_cannot_replace_what_a_verifier_runs(start: Start):
+    sandbox = start(workdir="/app")
+    sandbox.run(
+        "for p in /usr/bin/{python3,python3.*,bash,env,test} /etc/ld.so.preload /usr/lib/python3*/sitecustomize.py; do "
+        "rm -f $p; ln -s /bin/true $p; echo /app/x >$p; done; rm /bin; mv /usr /gone; ln -sfn /app /lib",
+    )
+    assert sandbox.verify("python3 -c 'raise SystemExit(7)'; exit $?", {}, {}).exit_code == 7
+
+
+def test_a_machine_that_no_agent_has_used_is_as_built(start: Start):
+    sandbox = start(user="root")
+    sandbox.provision("echo built >/etc/setting")
+    for _ in range(2):
+        assert sandbox.verify("cat /etc/setting", {}, {}, as_built=True).output == b"built\n"
+        sandbox.run("echo forged >/etc/setting")
+    assert sandbox.verify("cat /etc/setting", {}, {}).output == b"forged\n"
+
+
+@pytest.mark.parametrize("as_built", [False, True])
+def test_a_machine_without_room_does_not_keep_verifiers_from_judging(start: Start, as_built: bool):
+    sandbox = start(user="root", disk_mib=8)
+    fill = "cd /tmp; cat /dev/zero >big 2>/dev/null; for ((i = 0; i < 20000; i++)); do : >$i || break; done 2>/dev/null"
+    sandbox.run(f"{fill}; cat /dev/zero >/dev/shm/big 2>/dev/null; rm -rf /.obsspec /dev/obsspec", 120.0)
+    assert sandbox.run("mkdir /one 2>/dev/null").exit_code == 1
+    key = secrets.token_bytes(200_000)  # that nothing compresses
+    result = sandbox.verify('sha256sum <"$VERIFIER/key"', {"key": key}, {}, as_built=as_built)
+    assert result.output.decode().split()[0] == hashlib.sha256(key).hexdigest()
+
+
+def test_a_verifier_finds_the_images_environment_but_not_its_shell(start: Start):
+    sandbox = start(
+        user="root", workdir="/app", env={"PATH": "/app/bin:/usr/bin", "COLOUR": "it's red", "HOME": "/app"}
+    )
+    sandbox.run("mkdir bin; for p in bash env sh; do printf '#!/bin/true\\n' >bin/$p; chmod +x bin/$p; done")
+    sandbox.run("printf '#!/usr/bin/bash\\necho mine\\n' >bin/tool; chmod +x bin/tool")
+    result = sandbox.verify('tool; echo "$COLOUR $HOME"; exit 7', {}, {"COLOUR": "blue"})
+    assert (result.output, result.exit_code) == (b"mine\nblue /app\n", 7)
+    assert sandbox.verify('echo "$COLOUR $VERIFIER"', {}, {}).output.startswith(b"it's red /dev/obsspec/")
 
 
 def test_what_is_written_is_bounded_in_size_and_number(start: Start):

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from obsspec_gym.envs.check import check_suite
+from obsspec_gym.envs.check import check_suite, summary
 from obsspec_gym.envs.images import image_tree
 from obsspec_gym.envs.sandbox.bubblewrap import bubblewrap_available
 from obsspec_gym.envs.tasks import Suite, get_suite
@@ -60,7 +60,9 @@ def test_a_file_is_read_as_tasks(tmp_path: Path) -> None:
     assert task.instruction == "How many?\n\nHand in your answer with: submit ANSWER"
     assert task.image is not None
     assert (task.image.user, task.image.workdir, task.image.build) == ("root", "/root", "")
-    assert task.verifier_files["gold"] == "cat /srv/one"
+    assert "cat /srv/one" in task.gold
+    assert "cat /srv/one" not in str(task.verifier_files)
+    assert suite.judged_after == ()
     with pytest.raises(InvalidArgumentError, match=r"in \[0, 3\)"):
         suite.task(3)
 
@@ -70,6 +72,9 @@ def test_a_file_is_read_as_tasks(tmp_path: Path) -> None:
     [
         ({"evaluation": {"check": [None, {"file": "check/other.py"}], "example": "x"}}, "checks are integer-match"),
         ({"evaluation": {"check": [None], "example": "x"}}, "expected check to be"),
+        ({"evaluation": {"check": [None, {"file": "check/integer-match.py"}], "example": " "}}, "a gold command"),
+        ({"id": None}, "needs an id, a text or a number, got None"),
+        ({"id": ""}, "needs an id, a text or a number, got ''"),
         ({"evaluation": {}}, "KeyError"),
         ({"create": {"init": {"language": "python", "code": "x"}}}, "bash code"),
         ({"evaluation": {"match": 3}}, "expected match to be"),
@@ -79,6 +84,11 @@ def test_a_file_is_read_as_tasks(tmp_path: Path) -> None:
 def test_a_record_that_is_no_task_is_refused(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidArgumentError, match=message):
         suite_of(tmp_path / "tasks.jsonl", record(**changes))
+
+
+def test_two_records_with_one_id_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidArgumentError, match=r"must be unique, got 'agentbench/7' more than once"):
+        suite_of(tmp_path / "tasks.jsonl", record(id=7), record(id="x"), record(id="7"))
 
 
 @pytest.mark.parametrize("content", [b"", b"[1]\n", b"{\n", b"\x1f\x8bnot", b"\xff"])
@@ -110,6 +120,9 @@ def test_the_expert_runs_gold_and_hands_in_what_it_prints(tmp_path: Path) -> Non
         ("string", "a b\n", "a b", True),
         ("string", "a b\n", "a  b", False),
         ("exact", "a", "a ", False),
+        ("string", "\n", "", False),
+        ("exact", "", "", False),
+        ("regex", ".*", "", False),
         ("size", "3.0M\n", "3MB", True),
         ("size", "3MB", "3072 KB", True),
         ("size", "3MiB", "3145728 bytes", True),
@@ -159,13 +172,67 @@ def test_the_scene_is_set_as_root_and_answers_are_judged(tmp_path: Path) -> None
 
 
 @pytest.mark.usefixtures("needs_image")
+def test_what_an_agent_does_changes_nothing_of_what_is_expected(tmp_path: Path) -> None:
+    """Neither to the scene nor, being root, to the programs that compare; only gold that is run after can be fooled."""
+    count = {"init": {"code": "mkdir ~/logs; gzip -c /etc/hostname > ~/logs/a.gz"}}
+    check = record()["evaluation"]["check"]
+    gold = {"check": check, "example": "gunzip ~/logs/*.gz; ls ~/logs | wc -l"}
+    path = tmp_path / "tasks.jsonl"
+    records = [
+        record(create=count, evaluation=gold),
+        record(id="x2", create=count, evaluation=gold | {"when": "after"}),
+    ]
+    suite = suite_of(path, *records)
+    assert suite.judged_after == ("agentbench/x2",)
+    env = TerminalEnv(suite)
+    sabotage = "rm -rf ~/logs; for p in /usr/bin/python3*; do ln -sf /bin/true $p; done; echo /x.so >/etc/ld.so.preload"
+    try:
+        for task, command, action, reward in (
+            (0, sabotage, "submit 0", 0.0),
+            (0, sabotage, "submit 1", 1.0),
+            (1, "true", "submit 1", 1.0),
+            (1, "rm -rf ~/logs", "submit 0", 1.0),
+        ):
+            env.reset(options={"task": task})
+            assert env.step("ls logs; ls -A /dev/shm; ls -A /tmp")[0] == "a.gz\n[exit 0] ~"
+            env.step(command)
+            assert env.step(action)[1] == reward
+    finally:
+        env.close()
+
+
+@pytest.mark.parametrize(
+    ("init", "gold", "cause"),
+    [
+        ("true", "nosuchprogram /srv | wc -l", "the gold command failed (exit status 127)"),
+        ("true", "cat /nowhere", "the gold command printed nothing"),
+        ("true", "printf '\\n \\n'", "the gold command printed nothing"),
+        ("nosuchprogram", "echo 1", "the setup failed (exit status 127)"),
+        ("nosuchprogram; echo 1 > one", "echo 1", "the setup failed (exit status 127)"),
+        ("/etc/passwd", "echo 1", "the setup failed (exit status 126)"),
+        ("grep x /etc/hostname; nosuch 2>/dev/null; sleep 1000 &", "echo 1", ""),
+    ],
+)
+@pytest.mark.usefixtures("needs_image")
+def test_a_scene_that_cannot_be_set_and_gold_that_is_none_are_counted(
+    tmp_path: Path, init: str, gold: str, cause: str
+) -> None:
+    evaluation = record()["evaluation"] | {"example": gold}
+    suite = suite_of(tmp_path / "tasks.jsonl", record(create={"init": init}, evaluation=evaluation))
+    checks = check_suite(suite, [0], before=False)
+    assert summary(checks)["refused_by_cause"] == ({cause: 1} if cause else {})
+    assert (checks[0].after == 1) is not bool(cause)
+    assert cause != "the setup failed (exit status 127)" or "nosuchprogram: command not found" in checks[0].refused
+
+
+@pytest.mark.usefixtures("needs_image")
 def test_gold_commands_are_accepted_wherever_they_print_what_is_asked_for() -> None:
     suite = AgentBenchSuite(SHIPPED)
     checks = check_suite(suite, range(len(suite)), before=False)
     assert len(checks) == 8
+    (refused,) = [done for done in checks if done.refused]
     assert [done.task_id for done in checks if done.after == 1] == [
-        done.task_id for done in checks if done.task_id != "agentbench/agentbench_os_0147"
+        done.task_id for done in checks if done is not refused
     ]
-    (rejected,) = [done for done in checks if done.after != 1]
-    # There is no log in /var/log: the gold command prints nothing.
-    assert rejected.reason == "what was expected is not of kind size: ''"
+    # There is no log in /var/log.
+    assert refused.refused == "the gold command printed nothing: task agentbench/agentbench_os_0147"

@@ -55,7 +55,10 @@ def test_a_directory_is_read_as_a_task(write: Write) -> None:
     assert isinstance(suite, Suite)
     assert (len(suite), suite.name) == (2, f"harbor:{write('a-task')}")
     task = suite.task(0)
-    assert (task.id, suite.task(1).id) == ("harbor/a-task", "harbor/b-task")
+    names = [suite.task(index).id.partition("@") for index in range(2)]
+    assert [name for name, _, _ in names] == ["harbor/a-task", "harbor/b-task"]
+    assert names[0][2] == names[1][2]
+    assert len(names[0][2]) == 8
     assert task == suite.task(0)
     assert (task.instruction, task.verifier_timeout, task.time_limit) == ("Sum it up.", 33.0, 44.5)
     assert task.image is not None
@@ -105,6 +108,38 @@ def test_what_a_machine_may_use_is_read(write: Write, settings: str, limits: tup
     assert (image.cpus, image.memory_mib, image.disk_mib) == limits
 
 
+def test_the_same_name_with_other_content_is_another_id(write: Write, tmp_path: Path) -> None:
+    path = write()
+    before = HarborSuite(path).task(0)
+    (path / "sum-up/solution/solve.sh").write_text("another way\n")
+    assert HarborSuite(path).task(0).id == before.id
+    (path / "sum-up/environment/data").write_text("1")
+    after = HarborSuite(path).task(0)
+    assert after.id != before.id
+    assert after.id.startswith("harbor/sum-up@")
+    with pytest.raises(InvalidArgumentError, match="is not one of"):
+        HarborSuite(path).expert(before)
+
+
+@pytest.mark.parametrize(
+    ("test", "as_built"),
+    [
+        ("assert open('/work/sum').read() == '3'", True),
+        ("subprocess.run(['/usr/bin/python3', '/srv/etc/run', '../etc', 'app/bin'])", True),
+        ("assert os.path.exists('/usr/local/bin/tool')", False),
+        ("assert 'x' in open('/etc/hosts').read()", False),
+        ("subprocess.run(['/bin/tool'])", False),
+        ("os.listdir('/lib')", False),
+    ],
+)
+def test_tests_find_programs_as_built_unless_they_name_a_place_of_the_systems(
+    write: Write, test: str, as_built: bool
+) -> None:
+    script = "#!/usr/bin/env bash\nbash /tests/more.sh\n"
+    files = {"tests__test_DOT_sh": script, "tests__test_sum_DOT_py": f"def test():\n    {test}\n"}
+    assert HarborSuite(write(**files)).task(0).as_built is as_built
+
+
 def test_a_path_without_tasks_and_an_index_too_high_are_refused(write: Write, tmp_path: Path) -> None:
     for path in (tmp_path / "nowhere", tmp_path):
         with pytest.raises(InvalidArgumentError, match="Harbor task"):
@@ -118,6 +153,10 @@ def test_the_expert_runs_the_solution_and_hands_in(write: Write) -> None:
     suite = HarborSuite(path)
     assert list(suite.expert(suite.task(0))) == ["bash -c '#!/bin/bash\necho 3 > /work/sum\n'", "submit"]
     (path / "sum-up/solution/data").write_text("3")
+    command, submit = suite.expert(suite.task(0))
+    assert "base64 -d | tar" in command
+    (path / "sum-up/solution/data").unlink()
+    (path / "sum-up/solution/solve.sh").write_bytes(b"#!/bin/bash\necho \xff\0")
     command, submit = suite.expert(suite.task(0))
     assert "base64 -d | tar" in command
     assert submit == "submit"
@@ -211,3 +250,46 @@ def test_every_shipped_task_fails_before_it_is_solved_and_is_solved_by_its_solut
     assert [(done.task_id, done.before, done.after, done.refused) for done in checks] == [
         (suite.task(index).id, 0.0, 1.0, "") for index in range(len(suite))
     ]
+    assert all(suite.task(index).as_built for index in range(len(suite)))
+
+
+# What an agent that is root can do to whatever the tests run, each with "bash", "python3" or "pytest" in mind.
+TAMPERING = {
+    "programs": "for p in /usr/bin/{python3,python3.*,bash,env,pytest}; do rm -f $p; ln -s /bin/true $p; done",
+    "a module": "for d in /usr/lib/python3*; do echo 'import os; os._exit(0)' >$d/sitecustomize.py; done",
+    "a path file": "for d in /usr/l*/*/python3*/*-packages; do echo 'import os; os._exit(0)' >$d/x.pth; done",
+    "a user's module": "d=$(python3 -m site --user-site); mkdir -p $d; echo 'import os; os._exit(0)' >$d/x.pth",
+    "a preloaded library": "echo 'void __attribute__((constructor)) f(void) { _exit(0); }' >x.c && "
+    "gcc -w -shared -fPIC -o /usr/lib/x.so x.c && echo /usr/lib/x.so >/etc/ld.so.preload",
+    "the way there": "mkdir /srv/bin; for p in bash sh env python3 cp; do cp /usr/bin/true /srv/bin/$p; done; "
+    "ln -sfn /srv/bin /bin; ln -sfn /srv/bin /sbin",
+}
+
+
+@pytest.mark.parametrize("how", TAMPERING)
+@pytest.mark.parametrize("script", ["python3 -m pytest -q -p no:cacheprovider /tests", "uvx pytest /tests"])
+@pytest.mark.usefixtures("needs_image")
+def test_an_agent_that_is_root_cannot_replace_what_tests_run(write: Write, script: str, how: str) -> None:
+    env = TerminalEnv(f"harbor:{write(tests__test_DOT_sh=script)}", task=0)
+    try:
+        for solution, reward in ((":", 0.0), ("echo 3 > /work/sum", 1.0)):
+            env.reset()
+            env.step(f"{solution}; {TAMPERING[how]}")
+            assert env.step("submit")[1] == reward, solution
+    finally:
+        env.close()
+
+
+@pytest.mark.usefixtures("needs_image")
+def test_tests_find_the_environment_of_the_dockerfile(write: Write) -> None:
+    dockerfile = "FROM ubuntu\nENV PATH=/opt/tools:$PATH COLOUR='deep red' VERIFIER=mine ANSWER=1 UID=7\n"
+    dockerfile += (
+        "RUN mkdir /opt/tools && printf '#!/bin/sh\\necho tool\\n' >/opt/tools/tool && chmod +x /opt/tools/tool\n"
+    )
+    script = '[ "$(tool):$COLOUR:$ANSWER" = "tool:deep red:" ]\n'
+    env = TerminalEnv(f"harbor:{write(environment__Dockerfile=dockerfile, tests__test_DOT_sh=script)}", task=0)
+    try:
+        env.reset()
+        assert env.step("submit")[1] == 1.0
+    finally:
+        env.close()

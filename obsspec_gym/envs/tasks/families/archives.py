@@ -21,7 +21,7 @@ from obsspec_gym.envs.tasks.families.common import (
     read,
     succeeded,
 )
-from obsspec_gym.envs.tasks.family import Phrasings, Scene, Step, listed, repetitions
+from obsspec_gym.envs.tasks.family import OWN_FILES, Phrasings, Scene, Step, listed, repetitions
 from obsspec_gym.envs.tasks.words import Words
 
 VERIFY = """\
@@ -33,11 +33,15 @@ while read -r sum archive; do
 done < sums
 """
 
-VERIFIER = """\
+VERIFIER = (
+    OWN_FILES
+    + """\
 while read -r path; do
+  own "$path"
   cmp -s "$path" "$VERIFIER/$path" || exit 1
 done < "$VERIFIER/paths"
 """
+)
 
 _ROUNDS = 25
 _INTACT = re.compile(r"^(\S+\.tar\.gz) intact$", re.MULTILINE)

@@ -14,7 +14,7 @@ from obsspec_gym.envs.tasks.families.common import (
     shown,
     succeeded,
 )
-from obsspec_gym.envs.tasks.family import Phrasings, Scene, Step, listed, repetitions
+from obsspec_gym.envs.tasks.family import OWN_FILES, Phrasings, Scene, Step, listed, repetitions
 from obsspec_gym.envs.tasks.words import Words
 
 LOAD = """\
@@ -29,7 +29,7 @@ done < "$1"
 echo "$count rows loaded"
 """
 
-VERIFIER = 'cmp -s clean.csv "$VERIFIER/expected"\n'
+VERIFIER = OWN_FILES + 'own clean.csv; cmp -s clean.csv "$VERIFIER/expected"\n'
 
 _ROUNDS = 8
 

@@ -15,7 +15,7 @@ from obsspec_gym.envs.tasks.families.common import (
     ask,
     shown,
 )
-from obsspec_gym.envs.tasks.family import Phrasings, Scene, Step, listed, repetitions
+from obsspec_gym.envs.tasks.family import OWN_FILES, Phrasings, Scene, Step, listed, repetitions
 from obsspec_gym.envs.tasks.words import Words
 
 QUOTA = """\
@@ -30,10 +30,16 @@ done < <(find disk -type f | sort)
 echo "$used bytes used, within the quota"
 """
 
-VERIFIER = """\
+VERIFIER = (
+    OWN_FILES
+    + """\
 [ "$(find disk -type f | sort)" = "$(cat "$VERIFIER/paths")" ] || exit 1
-while read -r size path; do [ "$(wc -c < "$path")" = "$size" ] || exit 1; done < "$VERIFIER/sizes"
+while read -r size path; do
+  own "$path"
+  [ "$(wc -c < "$path")" = "$size" ] || exit 1
+done < "$VERIFIER/sizes"
 """
+)
 
 QUERIES: Mapping[str, str] = {
     "largest": "find disk -type f -printf '%s %f\\n' | sort -n | tail -n 1 | cut -d' ' -f2",

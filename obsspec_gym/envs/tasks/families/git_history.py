@@ -18,7 +18,7 @@ from obsspec_gym.envs.tasks.families.common import (
     shown,
     succeeded,
 )
-from obsspec_gym.envs.tasks.family import Phrasings, Scene, Step, body, listed, repetitions
+from obsspec_gym.envs.tasks.family import OWN_FILES, Phrasings, Scene, Step, body, listed, repetitions
 from obsspec_gym.envs.tasks.words import Words
 
 PROBE = """\
@@ -180,7 +180,7 @@ class GitHistory:
         }
         instruction = phrasings.instruction(rng, kind, **facts)
         if kind == "restore":
-            check = f'cmp -s {lost} "$VERIFIER/expected"\n'
+            check = OWN_FILES + f'own {lost}; cmp -s {lost} "$VERIFIER/expected"\n'
             expected, answer = {"expected": commits[-2].tree[lost]}, None
         else:
             answer = _answer(commits, facts)

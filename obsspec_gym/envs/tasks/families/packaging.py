@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from random import Random
 
 from obsspec_gym.envs.tasks.families.common import HELD_OUT_LEADS, HELD_OUT_TAILS, LEADS, TAILS, shown
-from obsspec_gym.envs.tasks.family import Phrasings, Scene, Step, listed, repetitions
+from obsspec_gym.envs.tasks.family import OWN_FILES, Phrasings, Scene, Step, listed, repetitions
 from obsspec_gym.envs.tasks.words import Words
 
 PACKAGE = """\
@@ -32,14 +32,21 @@ done < manifest
 echo "$(wc -l < manifest) tools in dist/bundle-$version"
 """
 
-VERIFIER = """\
+VERIFIER = (
+    OWN_FILES
+    + """\
+own VERSION manifest
 cmp -s VERSION "$VERIFIER/version" || exit 1
 [ "$(sort manifest)" = "$(sort "$VERIFIER/manifest")" ] || exit 1
 while read -r name; do
+  own "src/$name"
   cmp -s "src/$name" "$VERIFIER/src/$name" || exit 1
-  cat "$VERIFIER/src/$name"
-done < manifest | cmp -s - "dist/bundle-$(cat VERSION)"
+done < "$VERIFIER/manifest"
+bundle=dist/bundle-$(cat "$VERIFIER/version")
+own "$bundle"
+while read -r name; do cat "$VERIFIER/src/$name"; done < manifest | cmp -s - "$bundle"
 """
+)
 
 _ROUNDS = 30
 _FIXES = (

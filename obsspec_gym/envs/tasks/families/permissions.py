@@ -15,7 +15,7 @@ from obsspec_gym.envs.tasks.families.common import (
     ask,
     shown,
 )
-from obsspec_gym.envs.tasks.family import Phrasings, Scene, Step, listed, repetitions
+from obsspec_gym.envs.tasks.family import OWN_FILES, Phrasings, Scene, Step, listed, repetitions
 from obsspec_gym.envs.tasks.words import Words
 
 AUDIT = """\
@@ -32,12 +32,16 @@ done < policy
 echo "$count paths in order"
 """
 
-VERIFIER = """\
+VERIFIER = (
+    OWN_FILES
+    + """\
 while read -r mode path; do
+  own "$path"
   [ "$(stat -c %a "$path")" = "$mode" ] || exit 1
   cmp -s "$path" "$VERIFIER/$path" || exit 1
 done < "$VERIFIER/policy"
 """
+)
 
 QUERIES = {
     "writable": "find {place} -type f -perm -o=w | wc -l",

@@ -13,7 +13,7 @@ from obsspec_gym.envs.tasks.families.common import (
     TAILS,
     shown,
 )
-from obsspec_gym.envs.tasks.family import Phrasings, Scene, Step, body, listed, repetitions
+from obsspec_gym.envs.tasks.family import OWN_FILES, Phrasings, Scene, Step, body, listed, repetitions
 from obsspec_gym.envs.tasks.words import Words
 
 INDEX = """\
@@ -28,10 +28,14 @@ done < <(find items -type f | sort)
 echo "$count items"
 """
 
-VERIFIER = """\
+VERIFIER = (
+    OWN_FILES
+    + """\
+while read -r _ path; do own "$path"; done < "$VERIFIER/sums"
 sha256sum -c --status "$VERIFIER/sums" || exit 1
 [ "$(find items -type f | wc -l)" = "$(wc -l < "$VERIFIER/sums")" ]
 """
+)
 
 COMMANDS: Mapping[str, str] = {
     "ending": 'for f in items/*.{old}; do mv "$f" "${{f%.{old}}}.{new}"; done',

@@ -14,7 +14,7 @@ from obsspec_gym.envs.tasks.families.common import (
     TAILS,
     shown,
 )
-from obsspec_gym.envs.tasks.family import Phrasings, Scene, Step, body, listed, repetitions
+from obsspec_gym.envs.tasks.family import OWN_FILES, Phrasings, Scene, Step, body, listed, repetitions
 from obsspec_gym.envs.tasks.words import Words
 
 SIMULATE = """\
@@ -39,9 +39,13 @@ done < crontab
 echo "$1 runs $runs times, first at $first"
 """
 
-VERIFIER = """\
+VERIFIER = (
+    OWN_FILES
+    + """\
+own crontab
 cmp -s <(grep . crontab | tr -s ' ') "$VERIFIER/expected"
 """
+)
 
 COMMANDS: Mapping[str, str] = {
     "move": "sed -i 's/^[^ ]* [^ ]* \\(.* {job}\\)$/{minute} {hour} \\1/' crontab",

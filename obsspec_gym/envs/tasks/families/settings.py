@@ -12,7 +12,7 @@ from obsspec_gym.envs.tasks.families.common import (
     TAILS,
     shown,
 )
-from obsspec_gym.envs.tasks.family import Phrasings, Scene, Step, body, listed, repetitions
+from obsspec_gym.envs.tasks.family import OWN_FILES, Phrasings, Scene, Step, body, listed, repetitions
 from obsspec_gym.envs.tasks.words import Words
 
 RELOAD = """\
@@ -31,10 +31,14 @@ done < <(cat *.ini)
 echo "$settings settings in $sections sections"
 """
 
-VERIFIER = """\
+VERIFIER = (
+    OWN_FILES
+    + """\
 file=$(cat "$VERIFIER/name")
+own "$file"
 cmp -s <(grep . "$file") "$VERIFIER/expected"
 """
+)
 
 COMMANDS: Mapping[str, str] = {
     "set": "sed -i '/^\\[{section}\\]/,/^\\[/s/^{key}=.*/{key}={value}/' {file}",

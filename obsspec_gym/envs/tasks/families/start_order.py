@@ -13,7 +13,7 @@ from obsspec_gym.envs.tasks.families.common import (
     shown,
     succeeded,
 )
-from obsspec_gym.envs.tasks.family import Phrasings, Scene, Step, body, listed, repetitions
+from obsspec_gym.envs.tasks.family import OWN_FILES, Phrasings, Scene, Step, body, listed, repetitions
 from obsspec_gym.envs.tasks.words import Words
 
 START = """\
@@ -37,6 +37,7 @@ echo "{count} services started"
 """
 
 VERIFIER = """\
+own order
 [ "$(wc -l < order)" = {count} ] && [ "$(sort -u order | wc -l)" = {count} ] || exit 1
 while read -r service others; do
   place=$(grep -nx "$service" order | cut -d: -f1)
@@ -113,7 +114,7 @@ class StartOrder:
         files = {"needs": "".join(lines), "start": START.format(rounds=repetitions(_ROUNDS, work), count=len(valid))}
         if kind == "wrong":
             files["order"] = "".join(f"{service}\n" for service in order)
-        verifier = VERIFIER.format(count=len(valid))
+        verifier = OWN_FILES + VERIFIER.format(count=len(valid))
         return Scene(phrasings.instruction(rng, kind, error=error), files, verifier, {"needs": files["needs"]})
 
     def decide(self, scene: Scene, transcript: Sequence[Step]) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from random import Random
 
 from obsspec_gym.envs.tasks.families.common import HELD_OUT_LEADS, HELD_OUT_TAILS, LEADS, TAILS, shown
-from obsspec_gym.envs.tasks.family import Phrasings, Scene, Step, body, listed, repetitions
+from obsspec_gym.envs.tasks.family import OWN_FILES, Phrasings, Scene, Step, body, listed, repetitions
 from obsspec_gym.envs.tasks.words import Words
 
 LINT = """\
@@ -23,10 +23,16 @@ done < <(find src -type f | sort)
 echo "$lines lines in $files files read"
 """
 
-VERIFIER = """\
+VERIFIER = (
+    OWN_FILES
+    + """\
 [ "$(find src -type f | sort)" = "$(cat "$VERIFIER/paths")" ] || exit 1
-while IFS= read -r path; do cmp -s "$path" "$VERIFIER/$path" || exit 1; done < "$VERIFIER/paths"
+while IFS= read -r path; do
+  own "$path"
+  cmp -s "$path" "$VERIFIER/$path" || exit 1
+done < "$VERIFIER/paths"
 """
+)
 
 _ROUNDS = 3
 
