@@ -7,15 +7,16 @@ and with rights that the agent's processes do not have.
 
 from __future__ import annotations
 
+import signal
 import time
 from collections.abc import Callable, Iterable
 
 from obsspec_gym.envs.sandbox.framed_pipes import FramedPipes
+from obsspec_gym.envs.sandbox.patience import Patience
 from obsspec_gym.errors import SandboxError
 
-_END_SECONDS = 10.0
+_SECONDS = 5.0  # for an answer, and for processes to end
 _POLL_SECONDS = 0.01
-_ANSWER_SECONDS = 1.5  # while a command is stopped: with the steps of that, an agent is not kept waiting long
 
 PREPARE = r"""
 trap '' HUP INT QUIT TERM ALRM USR1 USR2 VTALRM XCPU
@@ -45,19 +46,25 @@ class ContainerSupervisor:
 
     Args:
         pipes: Its streams.
+        patience: What bounds each wait for it.
 
     Attributes:
         lost: Whether it failed to answer: nothing more is to be expected of the container.
     """
 
-    def __init__(self, pipes: FramedPipes) -> None:
+    def __init__(self, pipes: FramedPipes, patience: Patience) -> None:
         self._pipes = pipes
+        self._patience = patience
         self._asked = 0
         self._said = b""
         self.lost = False
 
-    def ask(self, command: str, timeout: float = _ANSWER_SECONDS) -> str:
+    def ask(self, command: str, timeout: float = _SECONDS) -> str:
         """What it prints when it runs a command of ours.
+
+        Args:
+            command: Bash.
+            timeout: Seconds to wait at most.
 
         Raises:
             SandboxError: If the command fails, the container is gone, or no answer comes in time.
@@ -65,7 +72,7 @@ class ContainerSupervisor:
         self._asked += 1
         begin = b"\0%d " % self._asked
         script = f"{{ {command}\n}} </dev/null 2>&1\nbuiltin printf '\\0%d %d\\0' {self._asked} $?\n"
-        deadline = time.monotonic() + timeout
+        deadline = time.monotonic() + self._patience.seconds(timeout)
         try:
             self._pipes.send(script.encode(), deadline)
             while not (answer := self._said.partition(begin))[2].endswith(b"\0"):
@@ -81,14 +88,14 @@ class ContainerSupervisor:
             raise SandboxError(f"the container's supervisor could not do its work: {why}")
         return text
 
-    def processes(self, timeout: float = _ANSWER_SECONDS) -> set[int]:
+    def processes(self) -> set[int]:
         """Every process of the container but itself, by the container's numbers."""
-        return set(map(int, self.ask("obsspec_processes", timeout).rpartition("processes:")[2].split()))
+        return set(map(int, self.ask("obsspec_processes").rpartition("processes:")[2].split()))
 
-    def signal(self, name: str, pids: Iterable[int], timeout: float = _ANSWER_SECONDS) -> None:
+    def signal(self, name: str, pids: Iterable[int]) -> None:
         """Sends a signal; processes that are gone are passed over."""
         if numbers := " ".join(map(str, pids)):
-            self.ask(f"obsspec_signal {name} {numbers}", timeout)
+            self.ask(f"obsspec_signal {name} {numbers}")
 
     def sweep(self) -> None:
         """Ends every process but itself and waits until they are gone.
@@ -96,11 +103,11 @@ class ContainerSupervisor:
         Raises:
             SandboxError: If something does not end, or the container is gone.
         """
-        deadline = time.monotonic() + _END_SECONDS
+        deadline = time.monotonic() + self._patience.seconds(_SECONDS)
         while True:
             # One call of the kernel's for all of them: nothing slips through by being born meanwhile.
-            self.signal("KILL", [-1], _END_SECONDS)
-            if not self.processes(_END_SECONDS):
+            self.signal("KILL", [-1])
+            if not self.processes():
                 return
             if time.monotonic() > deadline:
                 self.lost = True
@@ -115,12 +122,20 @@ class ContainerSession:
         supervisor: The container's supervisor.
         pipes: The streams of the agent's shell.
         status: Asks for the shell's exit status; None while it runs.
+        patience: What bounds each wait for them.
     """
 
-    def __init__(self, supervisor: ContainerSupervisor, pipes: FramedPipes, status: Callable[[], int | None]) -> None:
+    def __init__(
+        self,
+        supervisor: ContainerSupervisor,
+        pipes: FramedPipes,
+        status: Callable[[], int | None],
+        patience: Patience,
+    ) -> None:
         self._supervisor = supervisor
         self._pipes = pipes
         self._status = status
+        self._patience = patience
         self._pid = 0
 
     def settle(self) -> None:
@@ -129,7 +144,7 @@ class ContainerSession:
         Raises:
             SandboxError: If it is not the only process.
         """
-        found = self._supervisor.processes(_END_SECONDS)
+        found = self._supervisor.processes()
         if len(found) != 1:
             raise SandboxError(f"the container has {len(found)} processes where the shell should be alone")
         (self._pid,) = found
@@ -148,14 +163,15 @@ class ContainerSession:
         return self._supervisor.processes() - {self._pid}
 
     def interrupt(self, pids: set[int]) -> None:
-        """SIGINT to the shell and to the processes, and SIGCONT in case they are stopped."""
-        # The shell first: it drops the rest of a command only if the program it waits for dies of a SIGINT that it
-        # got as well.
+        """SIGINT to the shell and to the processes, and SIGCONT in case they are stopped; before, SIGURG to the shell."""
+        # The shell first: what it waits for may end at once.
+        self._supervisor.signal("URG", [self._pid])
         self._supervisor.signal("INT", [self._pid, *sorted(pids)])
         self._supervisor.signal("CONT", [self._pid, *sorted(pids)])
 
     def kill(self, pids: set[int]) -> None:
-        """SIGINT to the shell, SIGKILL to the processes."""
+        """SIGURG and SIGINT to the shell, SIGKILL to the processes."""
+        self._supervisor.signal("URG", [self._pid])
         self._supervisor.signal("INT", [self._pid])
         self._supervisor.signal("CONT", [self._pid])
         # By number, so parents first: nothing that is about to end sees its child end and tells of it.
@@ -168,7 +184,9 @@ class ContainerSession:
             SandboxError: If that cannot be done or told.
         """
         self.end_processes()
-        return exit_status(self._pipes, self._status, _END_SECONDS)
+        if self._patience.left() <= 0:  # stopped at its timeout: nobody waits until the daemon knows as well
+            return 128 + signal.SIGKILL
+        return exit_status(self._pipes, self._status, self._patience.seconds(_SECONDS))
 
     def end_processes(self) -> None:
         """Ends the shell and everything it started, and waits until all of it is gone.

@@ -23,7 +23,7 @@ from obsspec_gym.errors import MissingExtraError, SandboxError, SandboxUnavailab
 DEFAULT_HOST = "unix:///var/run/docker.sock"
 
 _SECONDS = 60.0  # for one answer; a busy machine is slow, not broken
-_HELLO_SECONDS = 10.0
+_HELLO_SECONDS = 4.0  # for the easiest of all
 _OLDEST = (1, 41)  # of Docker 20.10
 _versions: dict[str, str] = {}
 _lock = threading.Lock()
@@ -64,13 +64,16 @@ class Daemon:
         self._host = docker_host()
         self._address = _address(self._host)
         try:
-            _connect(self._address).close()  # first ourselves: the SDK forgets a socket where nobody listens
+            # First ourselves: the SDK forgets a socket where nobody listens.
+            _connect(self._address, _HELLO_SECONDS).close()
             with _lock:
                 version = _versions.get(self._host)
-                # Asked for once; an answer is asked of the daemon each time, though.
-                self.api: Any = docker.APIClient(self._host, version or "auto", timeout=_HELLO_SECONDS)
+            # Asked for once; an answer is asked of the daemon each time, though. Nobody else waits for it.
+            self.api: Any = docker.APIClient(self._host, version or "auto", timeout=_HELLO_SECONDS)
+            with _lock:
                 _versions[self._host] = self.api.api_version
-            self.api.ping()
+            if version:
+                self.api.ping()
         except _failures() as error:
             self._forget()
             raise SandboxUnavailableError(
@@ -84,7 +87,18 @@ class Daemon:
             )
         self.api.timeout = _SECONDS
 
-    def hijack(self, path: str, body: Mapping[str, Any] | None = None) -> socket.socket:
+    def answers(self, seconds: float) -> bool:
+        """Whether it answers the easiest question in time; nothing else is told by it."""
+        before, self.api.timeout = self.api.timeout, seconds
+        try:
+            with telling("answer"):
+                return bool(self.api.ping())
+        except SandboxError:
+            return False
+        finally:
+            self.api.timeout = before
+
+    def hijack(self, path: str, body: Mapping[str, Any] | None = None, *, timeout: float = _SECONDS) -> socket.socket:
         """Posts a request whose connection then carries a process's streams; returns that connection.
 
         The process must not say anything before it is spoken to: what comes with the answer's headers is lost.
@@ -92,12 +106,13 @@ class Daemon:
         Args:
             path: Where.
             body: Sent as JSON; only where the daemon reads one, for it would end up in the process's input otherwise.
+            timeout: Seconds for each part of the answer.
 
         Raises:
             SandboxError: If the daemon refuses.
         """
         connection = http.client.HTTPConnection("docker")
-        connection.sock = _connect(self._address)
+        connection.sock = _connect(self._address, timeout)
         try:
             headers = {"Content-Type": "application/json", "Connection": "Upgrade", "Upgrade": "tcp"}
             connection.request("POST", f"/v{self.api.api_version}{path}", json.dumps(body) if body else None, headers)
@@ -177,12 +192,12 @@ def _address(host: str) -> str | tuple[str, int]:
     )
 
 
-def _connect(address: str | tuple[str, int]) -> socket.socket:
+def _connect(address: str | tuple[str, int], seconds: float) -> socket.socket:
     if isinstance(address, tuple):
-        return socket.create_connection(address, _SECONDS)
+        return socket.create_connection(address, seconds)
     connection = socket.socket(socket.AF_UNIX)
     try:
-        connection.settimeout(_SECONDS)
+        connection.settimeout(seconds)
         connection.connect(address)
     except BaseException:
         connection.close()

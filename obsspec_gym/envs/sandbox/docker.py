@@ -17,13 +17,16 @@ where it is root; as any other user it cannot.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import shlex
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Self
 
+from obsspec_gym.envs.sandbox.base import CommandResult
+from obsspec_gym.envs.sandbox.commands import Command
 from obsspec_gym.envs.sandbox.containers import PREPARE, ContainerSession, exit_status
 from obsspec_gym.envs.sandbox.files import EPOCH
 from obsspec_gym.envs.sandbox.framed_pipes import FramedPipes, pass_on
@@ -34,13 +37,14 @@ from obsspec_gym.envs.sandbox.layers import ENVIRONMENT, Layers, Resources
 from obsspec_gym.envs.sandbox.persistent import PersistentSandbox
 from obsspec_gym.envs.sandbox.pipes import Intake
 from obsspec_gym.envs.shell import COMMAND, Shell
-from obsspec_gym.errors import InvalidArgumentError, SandboxError
+from obsspec_gym.errors import InvalidArgumentError, SandboxError, SandboxUnavailableError
 
 _AGENT = "1000:1000"
 _ROOT = "0:0"
 _VERIFIER = "/verifier"
 _WORK_SECONDS = 30.0
 _LAY_SECONDS = 120.0
+_ASIDE_SECONDS = 10.0  # in which a verifier can be entered, fed and cleared away, whatever its timeout
 _AGENT_ROLE, _ASIDE_ROLE = "agent", "aside"
 _PACK = (
     "tar --format=posix --pax-option=delete=atime,delete=ctime --sparse --numeric-owner -cf - -C / -- home/agent tmp"
@@ -52,7 +56,8 @@ _NO_CAPABILITIES = "setpriv --bounding-set=-all --inh-caps=-all --ambient-caps=-
 class DockerSandbox(ImagedSandbox):
     """A sandbox that is a Docker container.
 
-    The image must have bash, env, tar, gzip and head (and setpriv, for agents that are root); it is never pulled.
+    The image must have bash, env, tar, gzip, head, chmod, mkdir, rm and touch (and setpriv, for agents that are root);
+    it is never pulled.
 
     Args:
         image: Name or id of the image; by default what ``OBSSPEC_DOCKER_IMAGE`` names, or else the base image, which
@@ -129,11 +134,67 @@ class DockerSandbox(ImagedSandbox):
             provisioned=self._image is not None,
         )
 
+    def fork(self) -> Self:
+        """A copy in a container of its own; see :meth:`obsspec_gym.envs.sandbox.base.Sandbox.fork`."""
+        if self._image is not None:
+            with self._alone():
+                raise SandboxUnavailableError(
+                    "a Docker sandbox with a user of the image cannot be forked: its files are everywhere"
+                )
+        return super().fork()
+
     def _start_supervisor(self, layers: Layers, intake: Intake | None) -> None:
         self._container.start(self._options["image"], self._limits, home=None if self._image else HOME)
 
     def _supervise(self, command: str, timeout: float = _WORK_SECONDS) -> str:
         return self._container.require().ask(command, timeout)
+
+    @contextlib.contextmanager
+    def _alone(self, streamed: Command | None = None) -> Iterator[None]:
+        with super()._alone(streamed):
+            patience = self._container.patience
+            if streamed is None:
+                patience.end()
+            try:
+                yield
+            except (SandboxError, OSError):
+                raise  # what is to be cleared away then is bounded by what is left of the call
+            except BaseException:
+                patience.end()
+                raise
+
+    def _launch(self, command: str, timeout: float) -> Command:
+        self._container.patience.begin(timeout)
+        return super()._launch(command, timeout)
+
+    def _send(self, command: str, timeout: float, *, restarted: bool = False) -> Command:
+        self._container.patience.extend(timeout)
+        return super()._send(command, timeout, restarted=restarted)
+
+    def _finish(self, command: Command) -> CommandResult:
+        """Waits for the end of a command; a new shell is started now only where the command has left time for that."""
+        result = self._conclude(command)
+        if self._shell is None:
+            if self._container.patience.left() > 0:
+                self._enter_agent()
+            else:
+                self._entered = False  # the next call starts one, and does not tell of it again
+        self._container.patience.end()
+        return result
+
+    def _run_aside(
+        self,
+        script: str,
+        files: Mapping[str, str | bytes],
+        env: Mapping[str, str],
+        variable: str,
+        timeout: float,
+        cwd: str | None = None,
+    ) -> CommandResult:
+        self._container.patience.begin(max(timeout, _ASIDE_SECONDS))
+        result = super()._run_aside(script, files, env, variable, timeout, cwd)
+        self._container.patience.end()
+        return result
 
     def _destination(self) -> str:
         if self._image is not None:
@@ -162,11 +223,12 @@ class DockerSandbox(ImagedSandbox):
         bare = _NO_CAPABILITIES if user.startswith("0:") and prefix == _AGENT_ROLE else ""
         start = f'cd / && {layers.limits} && exec {bare} env -i "$@"'
         pipes, status = self._execute(user, start, [*words, *COMMAND])
-        session = ContainerSession(self._container.require(), pipes, status)
+        patience = self._container.patience
+        session = ContainerSession(self._container.require(), pipes, status, patience)
         self._resources.session = session
-        pipes.send(b"\n", time.monotonic() + _WORK_SECONDS)
+        pipes.send(b"\n", time.monotonic() + patience.seconds(_WORK_SECONDS))
         self._shell = Shell(pipes, session)
-        cwd = self._shell.open(self._cwd, _WORK_SECONDS)
+        cwd = self._shell.open(self._cwd, patience.seconds(_WORK_SECONDS))
         if cwd is None:
             raise SandboxError(f"the sandbox's shell did not start: {self._shell.said}")
         session.settle()
@@ -187,9 +249,9 @@ class DockerSandbox(ImagedSandbox):
         script = 'head -c "$2" | tar -xzpo -C "$1"'
         pipes, status = self._execute(user, script, [where, str(len(archive))])
         try:
-            deadline = time.monotonic() + _LAY_SECONDS
-            pipes.send(b"\n" + archive, deadline)
-            failed = exit_status(pipes, status, _LAY_SECONDS)
+            seconds = self._container.patience.seconds(_LAY_SECONDS)
+            pipes.send(b"\n" + archive, time.monotonic() + seconds)
+            failed = exit_status(pipes, status, seconds)
             if failed:
                 said = b" ".join(pipes.receive(set())).decode("utf-8", "replace").strip().replace("\n", "; ")
                 raise SandboxError(f"files could not be laid in {where}: {said or f'exit status {failed}'}")
@@ -198,10 +260,8 @@ class DockerSandbox(ImagedSandbox):
 
     def _copy(self, origin: PersistentSandbox, intake: Intake) -> None:
         """Takes over home and ``/tmp``: an archive from container to container, through this process."""
-        intake.close()
+        intake.pipes.close(intake.ours, intake.theirs)  # for supervisors of this machine
         assert isinstance(origin, DockerSandbox)
-        if self._image is not None:
-            raise SandboxError("a Docker sandbox with a user of the image cannot be forked: its files are everywhere")
         packing, packed = origin._execute(_ROOT, _PACK, [])
         try:
             unpacking, unpacked = self._execute(_ROOT, _UNPACK, [])

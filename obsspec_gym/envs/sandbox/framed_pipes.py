@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import socket
@@ -36,16 +37,25 @@ class FramedPipes:
         self._left = 0
         self._stream = _OUTPUT
         self._waiting = {_OUTPUT: bytearray(), _STATUS: bytearray()}
-        self._end = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._ended = False
         self._closed = False
         self.script = connection.fileno()
-        # A number of its own, under which nothing more is to be read once the connection has ended.
-        self.output = self.status = os.dup(self.script)
+        with contextlib.ExitStack() as undo:  # where descriptors run out, none is left behind
+            undo.callback(connection.close)
+            self._end = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+            undo.callback(os.close, self._end)
+            # A number of its own, under which nothing more is to be read once the connection has ended.
+            self.output = self.status = os.dup(self.script)
+            undo.pop_all()
 
     def fileno(self) -> int:
         """A descriptor that is readable once the connection has ended."""
         return self._end
+
+    @property
+    def closed(self) -> bool:
+        """Whether :meth:`close` was called."""
+        return self._closed
 
     @property
     def ended(self) -> bool:

@@ -6,7 +6,8 @@ import contextlib
 import math
 import secrets
 import time
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import Any
 
 from obsspec_gym.envs.sandbox.containers import ContainerSupervisor
@@ -14,6 +15,7 @@ from obsspec_gym.envs.sandbox.daemon import Daemon, not_found, refused, telling
 from obsspec_gym.envs.sandbox.docker_image import choose_image
 from obsspec_gym.envs.sandbox.framed_pipes import FramedPipes
 from obsspec_gym.envs.sandbox.layers import ENVIRONMENT, Resources
+from obsspec_gym.envs.sandbox.patience import Patience
 from obsspec_gym.envs.sandbox.reaper import Owner, reap_once
 from obsspec_gym.errors import InvalidArgumentError, SandboxError, SandboxUnavailableError
 
@@ -21,9 +23,11 @@ HOSTNAME = "sandbox"
 
 _AGENT_UID = 1000
 _MIB = 2**20
-_START_SECONDS = 60.0
-_REMOVE_SECONDS = 30.0
-_LOST_SECONDS = 0.3
+_START_SECONDS = 24.0
+_ANSWER_SECONDS = 60.0
+_REMOVE_SECONDS = 10.0  # for all of it; where nobody answers, the two below
+_ALIVE_SECONDS = 0.5
+_LOST_SECONDS = 0.05
 _POLL_SECONDS = 0.02
 # The supervisor's, and root's when a machine is made; the agent has none, whoever it is. KILL: to end the agent's
 # processes. The next: to copy an agent's files, whatever permissions they have. The last, only where a machine is made:
@@ -64,16 +68,18 @@ class Container(Resources):
         name: Its name, chosen by us, so that it is known before it exists.
         streams: The supervisor's connection.
         first: The supervisor.
-        latest: The connection of the process that was started last.
+        started: The connections of processes in it.
         made: Whether the daemon has said that it exists.
+        patience: What bounds each wait for it.
     """
 
     daemon: Daemon | None = None
     name: str = ""
     streams: FramedPipes | None = None
     first: ContainerSupervisor | None = None
-    latest: FramedPipes | None = None
+    started: list[FramedPipes] = field(default_factory=list)
     made: bool = False
+    patience: Patience = field(default_factory=Patience)
 
     def start(self, image: str | None, limits: Limits, home: str | None) -> None:
         """Makes and starts it, and waits until its supervisor answers.
@@ -90,17 +96,18 @@ class Container(Resources):
         reap_once(daemon)
         image = choose_image(daemon, image)
         self.name = f"obsspec-{secrets.token_hex(8)}"
-        self._make(daemon.api, image, limits, home)
+        self.patience.begin(_START_SECONDS)
+        self._make(image, limits, home)
         self.made = True
         where = f"/containers/{self.name}/attach?stream=1&stdin=1&stdout=1&stderr=1"
-        with telling("reach the container"):
-            self.streams = FramedPipes(daemon.hijack(where))
-        with telling(
-            "start a container", f"the image {image} needs bash and env; see the daemon's log for other causes"
-        ):
+        with self._answering("reach the container"):
+            self.streams = FramedPipes(daemon.hijack(where, timeout=daemon.api.timeout))
+        advice = f"the image {image} needs bash and env; see the daemon's log for other causes"
+        with self._answering("start a container", advice):
             daemon.api.start(self.name)
-        self.first = ContainerSupervisor(self.streams)
+        self.first = ContainerSupervisor(self.streams, self.patience)
         self.first.ask(":", _START_SECONDS)
+        self.patience.end()
 
     def require(self) -> ContainerSupervisor:
         """The supervisor.
@@ -114,30 +121,29 @@ class Container(Resources):
 
     def execute(self, user: str, command: list[str]) -> tuple[FramedPipes, str]:
         """Starts a process in it; returns its streams and the name it has for the daemon."""
-        assert self.daemon is not None
-        with telling("start a process in the container"):
-            made = self.daemon.api.exec_create(self.name, command, stdin=True, user=user, workdir="/")
-            pipes = FramedPipes(self.daemon.hijack(f"/exec/{made['Id']}/start", {"Detach": False, "Tty": False}))
-        self.latest = pipes
-        return pipes, str(made["Id"])
+        self.started = [pipes for pipes in self.started if not pipes.closed]
+        with self._answering("start a process in the container") as daemon:
+            made = daemon.api.exec_create(self.name, command, stdin=True, user=user, workdir="/")
+            where, how = f"/exec/{made['Id']}/start", {"Detach": False, "Tty": False}
+            self.started.append(FramedPipes(daemon.hijack(where, how, timeout=daemon.api.timeout)))
+        return self.started[-1], str(made["Id"])
 
     def status(self, process: str) -> int | None:
         """The exit status of a process that :meth:`execute` started; None while it runs."""
-        assert self.daemon is not None
-        with telling("say how a process ended"):
-            said = self.daemon.api.exec_inspect(process)
+        with self._answering("say how a process ended") as daemon:
+            said = daemon.api.exec_inspect(process)
         return None if said["Running"] or said["ExitCode"] is None else int(said["ExitCode"])
 
     def kill(self) -> None:
         """Hangs up, at which the container ends; closes nothing: callable from any thread."""
-        for streams in (self.streams, self.latest):
+        for streams in (self.streams, *self.started):
             if streams is not None:
                 streams.hang_up()
 
     def release(self) -> None:
         """Removes it and closes every connection. Idempotent."""
         if self.daemon is not None and self.name:
-            self._remove(self.daemon.api)
+            self._remove(self.daemon)
             self.name = ""
         self.kill()
         if self.session is not None:
@@ -146,19 +152,32 @@ class Container(Resources):
         if self.streams is not None:
             self.streams.close()
             self.streams = self.first = None
-        self.latest = None
+        while self.started:
+            self.started.pop().close()
         if self.daemon is not None:
             self.daemon.close()
             self.daemon = None
         super().release()
 
-    def _make(self, api: Any, image: str, limits: Limits, home: str | None) -> None:
-        host = api.create_host_config(**_host(limits, home))
+    @contextlib.contextmanager
+    def _answering(self, what: str, unavailable: str = "") -> Iterator[Daemon]:
+        """The daemon, for questions that are answered in time or not at all: then nothing more is asked of it."""
+        assert self.daemon is not None
+        self.daemon.api.timeout = self.patience.seconds(_ANSWER_SECONDS)
+        try:
+            with telling(what, unavailable):
+                yield self.daemon
+        except SandboxError as error:
+            if self.first is not None and not refused(error.__cause__):
+                self.first.lost = True
+            raise
+
+    def _make(self, image: str, limits: Limits, home: str | None) -> None:
         environment = {"PATH": ENVIRONMENT["PATH"], "LC_ALL": ENVIRONMENT["LC_ALL"], "HOME": "/"}
         words = [f"{name}={value}" for name, value in environment.items()]
         try:
-            with telling("make a container"):
-                api.create_container(
+            with self._answering("make a container") as daemon:
+                daemon.api.create_container(
                     image,
                     entrypoint=["env", "-i", *words, "bash", "--noprofile", "--norc"],
                     command=[],
@@ -168,7 +187,7 @@ class Container(Resources):
                     working_dir="/",
                     stdin_open=True,
                     labels=Owner.current().labels(),
-                    host_config=host,
+                    host_config=daemon.api.create_host_config(**_host(limits, home)),
                 )
         except SandboxError as error:
             if refused(error.__cause__):
@@ -180,26 +199,30 @@ class Container(Resources):
                 ) from error
             raise
 
-    def _remove(self, api: Any) -> None:
-        """Removes the container; a daemon that does not answer any more is not waited for.
+    def _remove(self, daemon: Daemon) -> None:
+        """Removes the container, and waits until it is gone; a daemon that does not answer is not waited for.
 
         It may not be there yet, where an exception came while it was being made; or be removed already, for it ended.
+        Where nobody answers, it ends and is removed when the daemon goes on, for we have hung up.
         """
         lost = self.first is not None and self.first.lost
-        seconds = _LOST_SECONDS if lost else _REMOVE_SECONDS
-        deadline = time.monotonic() + (seconds if self.made else 1.0)
-        api.timeout = seconds
-        with contextlib.suppress(SandboxError):
-            while time.monotonic() < deadline:
-                try:
-                    with telling("remove the container"):
-                        api.remove_container(self.name, v=True, force=True)
-                    return
-                except SandboxError as error:
-                    gone = not_found(error.__cause__)
-                    if lost or (gone and self.made):
-                        return
-                time.sleep(_POLL_SECONDS)
+        deadline = time.monotonic() + self.patience.seconds(_REMOVE_SECONDS if self.made else 1.0)
+        while not lost and daemon.answers(self.patience.seconds(_ALIVE_SECONDS)):
+            # In short: it may hang from now on.
+            if self._removed(daemon, self.patience.seconds(2 * _ALIVE_SECONDS)) or time.monotonic() > deadline:
+                return
+            time.sleep(_POLL_SECONDS)
+        self._removed(daemon, _LOST_SECONDS)
+
+    def _removed(self, daemon: Daemon, seconds: float) -> bool:
+        """Asks for it to be removed; whether it is known to be gone."""
+        daemon.api.timeout = seconds
+        try:
+            with telling("remove the container"):
+                daemon.api.remove_container(self.name, v=True, force=True)
+        except SandboxError as error:
+            return self.made and not_found(error.__cause__)
+        return True
 
 
 def _host(limits: Limits, home: str | None) -> dict[str, Any]:

@@ -1,16 +1,16 @@
 """Removing from a Docker daemon what a run left that was killed.
 
-All that is made there is labelled with who made it. What belongs to a process that is certainly gone is removed; where
-that cannot be told (another machine, another process namespace), it is left alone.
+Every container that is made there is labelled with who made it. What belongs to a process that is certainly gone is
+removed; where that cannot be told (another machine, another process namespace), it is left alone, and can be listed.
 """
 
 from __future__ import annotations
 
-import functools
+import enum
 import os
 import socket
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -19,10 +19,22 @@ from obsspec_gym.envs.sandbox.daemon import Daemon, docker_host, telling
 from obsspec_gym.errors import SandboxError
 
 LABEL = "obsspec_gym.owner"
-"""Label of everything that is made; its value is the owner's process number."""
+"""Label of every container that is made; its value is the owner's process number."""
+
+_MACHINE_IDS = ("/etc/machine-id", "/var/lib/dbus/machine-id")
+_LARGEST_PID = 2**22  # the kernel's PID_MAX_LIMIT
+_INITIAL = "4026531836"  # the kernel's number of the namespace that a machine starts with
 
 _reaped: set[str] = set()
 _lock = threading.Lock()
+
+
+class Fate(enum.Enum):
+    """What became of a process, as far as it can be told from here."""
+
+    ALIVE = "alive"
+    GONE = "gone"
+    UNKNOWN = "unknown"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +45,9 @@ class Owner:
         pid: Its number.
         started: When it started, in clock ticks since the machine did: numbers are used again.
         namespace: Which namespace the number is of.
-        boot: Which start of the machine.
+        boot: Which start of the machine; no two machines, and no two starts of one, have the same.
         host: The machine's name.
+        machine: The machine's id, which no other one has; empty if it has none.
     """
 
     pid: str
@@ -42,37 +55,54 @@ class Owner:
     namespace: str
     boot: str
     host: str
+    machine: str = ""
 
     @classmethod
     def current(cls) -> Owner:
         """This process."""
         pid = os.getpid()
-        return cls(str(pid), _started(pid), _namespace(), _boot(), socket.gethostname())
+        return cls(str(pid), _started(pid), _namespace(), _boot(), socket.gethostname(), machine_id())
 
     @classmethod
     def read(cls, labels: Mapping[str, str]) -> Owner | None:
         """The owner that labels name, if they do."""
         pid, *rest = (labels.get(label, "") for label in _LABELS)
-        return cls(pid, *rest) if pid.isdigit() and all(rest) else None
+        known = pid.isascii() and pid.isdigit() and 0 < int(pid) <= _LARGEST_PID
+        return cls(pid, *rest) if known and all(rest[:-1]) else None
 
     def labels(self) -> dict[str, str]:
         """What says that something belongs to this process."""
         return dict(zip(_LABELS, asdict(self).values(), strict=True))
 
-    def gone(self) -> bool:
-        """Whether the process has certainly ended."""
-        if self.host != socket.gethostname():
-            return False
-        if self.boot != _boot():
-            return True
-        return self.namespace == _namespace() and self.started != _started(int(self.pid))
+    def fate(self) -> Fate:
+        """What became of the process: never ``GONE`` unless that is certain.
+
+        Whether its files in ``/proc`` can be seen tells nothing: other users' may be hidden (``hidepid``).
+        """
+        here = Owner.current()
+        if self.boot != here.boot:
+            # An earlier start of this machine, and everything of it, is over; another machine may well be running.
+            # Containers are passed over: they may have their id from an image, and share it.
+            machine = (self.machine, self.host, self.namespace)
+            same = bool(self.machine) and machine == (here.machine, here.host, here.namespace) and _INITIAL in machine
+            return Fate.GONE if same else Fate.UNKNOWN
+        if self.namespace != here.namespace:
+            return Fate.UNKNOWN
+        try:
+            os.kill(int(self.pid), 0)
+        except ProcessLookupError:
+            return Fate.GONE
+        except PermissionError:
+            pass  # it is there, as another user's
+        started = _started(int(self.pid))
+        return Fate.GONE if started and started != self.started else Fate.ALIVE
 
 
-_LABELS = (LABEL, *(f"{LABEL}.{name}" for name in ("started", "namespace", "boot", "host")))
+_LABELS = (LABEL, *(f"{LABEL}.{name}" for name in ("started", "namespace", "boot", "host", "machine")))
 
 
 def reap(daemon: Daemon) -> list[str]:
-    """Removes containers with their volumes, volumes and images whose owners are gone.
+    """Removes the containers whose owners are gone, with their volumes.
 
     Returns:
         What was removed, such as ``container obsspec-1f3a``.
@@ -80,20 +110,22 @@ def reap(daemon: Daemon) -> list[str]:
     Raises:
         SandboxError: If the daemon does not do it.
     """
-    api = daemon.api
     with telling("remove what was left"):
-        return [
-            f"{kind} {name}"
-            for kind, name, remove in _leftovers(api)
-            # Somebody else may be removing the same.
-            if _removed(remove)
-        ]
+        # Somebody else may be removing the same.
+        return [f"container {name}" for name, id_, _ in _containers(daemon.api, Fate.GONE) if _removed(daemon.api, id_)]
 
 
 def leftovers(daemon: Daemon) -> list[str]:
     """What :func:`reap` would remove."""
     with telling("list what was left"):
-        return [f"{kind} {name}" for kind, name, _ in _leftovers(daemon.api)]
+        return [f"container {name}" for name, *_ in _containers(daemon.api, Fate.GONE)]
+
+
+def strangers(daemon: Daemon) -> list[str]:
+    """What is left alone because nobody here can tell whether its owner lives; says whose it is."""
+    with telling("list what was left"):
+        found = _containers(daemon.api, Fate.UNKNOWN)
+        return [f"container {name} (process {owner.pid} on {owner.host})" for name, _, owner in found]
 
 
 def reap_once(daemon: Daemon) -> None:
@@ -108,31 +140,31 @@ def reap_once(daemon: Daemon) -> None:
         return
 
 
-def _leftovers(api: Any) -> list[tuple[str, str, Callable[[], None]]]:
-    filters = {"label": LABEL}
-    found: list[tuple[str, str, Callable[[], None]]] = []
-    for container in filter(_orphaned, api.containers(all=True, filters=filters)):
-        name = str((container.get("Names") or [container["Id"]])[0]).lstrip("/")
-        remove = functools.partial(api.remove_container, container["Id"], v=True, force=True)
-        found.append(("container", name, remove))
-    volumes = filter(_orphaned, api.volumes(filters=filters)["Volumes"] or [])
-    names = [volume["Name"] for volume in volumes]
-    found += [("volume", name, functools.partial(api.remove_volume, name, force=True)) for name in names]
-    ids = [image["Id"] for image in filter(_orphaned, api.images(filters=filters))]
-    found += [("image", name, functools.partial(api.remove_image, name, force=True)) for name in ids]
-    return found
+def machine_id() -> str:
+    """This machine's id; empty if it has none."""
+    for path in _MACHINE_IDS:
+        try:
+            if found := Path(path).read_text(errors="replace").strip():
+                return found
+        except OSError:
+            continue
+    return ""
 
 
-def _orphaned(thing: Mapping[str, Any]) -> bool:
-    owner = Owner.read(thing.get("Labels") or {})
-    return owner is not None and owner.gone()
+def _containers(api: Any, fate: Fate) -> Iterator[tuple[str, str, Owner]]:
+    """Name, id and owner of each container whose owner met that fate."""
+    for container in api.containers(all=True, filters={"label": LABEL}):
+        owner = Owner.read(container.get("Labels") or {})
+        if owner is not None and owner.fate() is fate:
+            name = str((container.get("Names") or [container["Id"]])[0]).lstrip("/")
+            yield name, container["Id"], owner
 
 
-def _removed(remove: Callable[[], None]) -> bool:
+def _removed(api: Any, container: str) -> bool:
     from docker.errors import APIError
 
     try:
-        remove()
+        api.remove_container(container, v=True, force=True)
     except APIError as error:
         if error.status_code in (404, 409):  # gone, or on its way
             return False
