@@ -4,8 +4,8 @@ Both final models go on from the first policy, which has learnt to copy names an
 world model's second half is trained on what the final policy does when nobody helps it, for that is what it will have
 to foresee.
 
-Two processes at a time, one thread each; the last training, which runs alone, has two. The steps leave their files in ``--folder``; a step whose files are there
-is not done again, so that an interrupted run goes on where it was.
+Two processes at a time, one thread each; the last training, which runs alone, has two threads. The steps leave their
+files in ``--folder``; a step whose files are there is not done again, so that an interrupted run goes on where it was.
 
 Example::
 
