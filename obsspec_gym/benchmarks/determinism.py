@@ -1,13 +1,14 @@
 """Which everyday commands show something else when they are run a second time, and what helps against it.
 
-Each command runs in two fresh sandboxes, at least a second apart, in four ways: ``plain``, without isolation;
-``reproducible``, in bubblewrap; ``frozen``, there with a clock that stands still; ``canonical``, the same with masked
-observations. ``masked`` is ``canonical`` with a clock that runs. Only what can be foretold can be predicted, so every
-command that does not differ is one more whose tool time can be hidden.
+Each command runs in two fresh sandboxes of its own, at least a second apart, in four ways: ``plain``, without
+isolation; ``reproducible``, in bubblewrap; ``frozen``, there with a clock that stands still; ``canonical``, the same
+with masked observations. ``masked`` is ``canonical`` with a clock that runs. Only what can be foretold can be
+predicted, so every command that does not differ is one more whose tool time can be hidden.
 """
 
 from __future__ import annotations
 
+import contextlib
 import time
 import warnings
 from collections.abc import Mapping, Sequence
@@ -34,6 +35,8 @@ FILES: Mapping[str, str] = {
 }
 
 _AS_AGENT = "git -c user.name=agent -c user.email=agent@example.org"
+_REPOSITORY = f"git init -q -b main . && git add *.c && {_AS_AGENT} commit -q -m start"
+"""What was run before a command that is about a repository."""
 
 COMMANDS: Sequence[str] = (
     "pwd",
@@ -99,8 +102,8 @@ COMMANDS: Sequence[str] = (
     "gcc -o warns warns.c",
     "gcc -o lacks lacks.c",
     "make -B",
-    "git init -q -b main . && git add *.c && git status --short",
-    f"{_AS_AGENT} commit -m start",
+    "git add *.py && git status --short",
+    f"{_AS_AGENT} commit --allow-empty -m more",
     "git log",
     "git log --oneline",
     "git rev-parse HEAD",
@@ -131,8 +134,8 @@ def run(*, gap: float, report: Any) -> dict[str, Any]:
     """
     if gap < 0:
         raise InvalidArgumentError(f"gap must be >= 0 seconds, got {gap}")
-    without = _run_once("bubblewrap", {}, [f"command -v {name} > /dev/null" for name in _PROGRAMS])
-    missing = [name for name, (result, _) in zip(_PROGRAMS, without, strict=True) if result.exit_code != 0]
+    look = f"for p in {' '.join(_PROGRAMS)}; do command -v $p >/dev/null || echo $p; done"
+    missing = _run_in_fresh("bubblewrap", {}, look)[0].output.decode().split()
     commands = [command for command in COMMANDS if not _needs(command) & set(missing)]
     report(f"{len(commands)} commands")
     running, masked = ObservationFormat(), ObservationFormat(canonical=True)
@@ -166,16 +169,19 @@ def _twice(kind: str, options: Mapping[str, Any], commands: Sequence[str], gap: 
 
 
 def _run_once(kind: str, options: Mapping[str, Any], commands: Sequence[str]) -> Run:
-    """Runs all commands in one fresh sandbox."""
-    sandbox = make_sandbox(kind, **options)
-    try:
+    """Runs each command in a fresh sandbox of its own."""
+    return [_run_in_fresh(kind, options, command) for command in commands]
+
+
+def _run_in_fresh(kind: str, options: Mapping[str, Any], command: str) -> tuple[CommandResult, str]:
+    with contextlib.closing(make_sandbox(kind, **options)) as sandbox:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", NoIsolationWarning)
             sandbox.start()
         sandbox.write(FILES)
-        return [(sandbox.run(command, _SECONDS), sandbox.workdir) for command in commands]
-    finally:
-        sandbox.close()
+        if "git" in _needs(command):
+            sandbox.run(_REPOSITORY, _SECONDS)
+        return sandbox.run(command, _SECONDS), sandbox.workdir
 
 
 def _differences(commands: Sequence[str], runs: tuple[Run, Run], layout: ObservationFormat) -> dict[str, Any]:

@@ -52,33 +52,44 @@ def run(*, repeats: int, commands: int, many: int, kinds: str, report: Callable[
         raise InvalidArgumentError(
             f"repeats and commands must be >= 1 and many >= 0, got {repeats}, {commands}, {many}"
         )
-    chosen = [kind.strip() for kind in kinds.split(",")]
     result: dict[str, Any] = {"load": os.getloadavg()[0], "cpus": len(os.sched_getaffinity(0)), "repeats": repeats}
     with ExitStack() as stack:
         stack.enter_context(warnings.catch_warnings())
         warnings.simplefilter("ignore", NoIsolationWarning)
-        probes: dict[str, _Probe] = {}
-        for kind in chosen:
-            try:
-                probes[kind] = stack.enter_context(closing(_Probe(kind)))
-            except (SandboxUnavailableError, MissingExtraError) as error:
-                result[kind] = {"round_trip_ms": None, "start_ms": None, "fork_ms": None, "reason": str(error)}
+        probes, refused = _probes([kind.strip() for kind in kinds.split(",")], stack)
         process, in_container = _Process(["true"]), _docker_exec(probes.get("docker"))
         measured: list[tuple[_Probe | _Process, int]] = [(probe, commands) for probe in probes.values()]
         measured += [(way, 5) for way in (process, in_container) if way is not None]
-        for repeat in range(repeats + 1):
-            for each, count in measured:
-                each.measure(count)
-                if repeat == 0:
-                    each.forget()
-            report(f"repeat {repeat} of {repeats}")
-        result |= {kind: probe.to_json() for kind, probe in probes.items()}
+        _measure(measured, repeats, report)
+        result |= refused | {kind: probe.to_json() for kind, probe in probes.items()}
         result["subprocess_ms"] = process.to_json()
         result["docker_exec_ms"] = in_container.to_json() if in_container else None
         if "bubblewrap" in probes and many:
             seconds = result["bubblewrap"][f"start_{many}_s"] = _start_many(many)
             report(f"{many} were up after {seconds:.2f} s")
     return result
+
+
+def _probes(kinds: Sequence[str], stack: ExitStack) -> tuple[dict[str, _Probe], dict[str, Any]]:
+    """A probe of each kind, which the stack closes, and what is told of those that cannot be had here."""
+    probes: dict[str, _Probe] = {}
+    refused: dict[str, Any] = {}
+    for kind in kinds:
+        try:
+            probes[kind] = stack.enter_context(closing(_Probe(kind)))
+        except (SandboxUnavailableError, MissingExtraError) as error:
+            refused[kind] = {"round_trip_ms": None, "start_ms": None, "fork_ms": None, "reason": str(error)}
+    return probes, refused
+
+
+def _measure(measured: Sequence[tuple[_Probe | _Process, int]], repeats: int, report: Callable[[str], None]) -> None:
+    """All of them by turns, once more than counts."""
+    for repeat in range(repeats + 1):
+        for each, commands in measured:
+            each.measure(commands)
+            if repeat == 0:
+                each.forget()
+        report(f"repeat {repeat} of {repeats}")
 
 
 class _Probe:

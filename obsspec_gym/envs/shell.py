@@ -21,7 +21,9 @@ part of the next command's output, as on a terminal.
 
 At its timeout a command is stopped in steps, each with a little time to take effect: SIGINT to what it started and to
 the shell; SIGKILL to what it started; the end of the shell. What had been running before it is left alone. All of that
-takes less than two seconds, unless the kernel cannot end a process.
+takes less than two seconds, unless the kernel cannot end a process. So that nothing of the command is run after that,
+however what it started ends, the shell has a trap of ours on SIGURG (``trap`` lists it); where the agent took that
+away, has a trap of its own on SIGINT, or made the shell a restricted one, the rest of a list may be run.
 """
 
 from __future__ import annotations
@@ -46,9 +48,12 @@ def _escaped(command: str) -> str:
     return "".join(f"\\{c}" if c in " \\>&" else c for c in command)
 
 
+# What SIGURG, which means nothing to other programs, makes the shell do: drop the rest of the command. SIGINT alone
+# does not, unless what the shell waits for dies of it. One that comes too late does nothing: it must not hit a report.
+_DROP = r'\builtin test "${{BASH_SOURCE-}}" && \builtin kill -INT $$'
 _OPEN = (
     "exec 201>&1 202>&2 >/dev/null 2>&1; set +o history; set +H +m; shopt -s execfail; PS1= PS2=; "
-    "unset MAILCHECK HISTFILE; history -c; cd -- {cwd} || cd; unset OLDPWD\n"
+    f"unset MAILCHECK HISTFILE; history -c; trap {shlex.quote(_DROP)} URG; cd -- {{cwd}} || cd; unset OLDPWD\n"
 )
 _RUN = "{{ \\builtin . /dev/fd/203 203<<<{command}; }} </dev/null >&201 2>&1 201>&- 202>&-\n"
 # A restricted shell (set -r) sources nothing; eval differs in line numbers and in what return does.
@@ -89,11 +94,11 @@ class ShellProcess(Protocol):
         ...
 
     def interrupt(self, pids: set[int]) -> None:
-        """SIGINT to the processes and to the shell."""
+        """SIGINT to the processes and to the shell, which gets SIGURG before."""
         ...
 
     def kill(self, pids: set[int]) -> None:
-        """SIGKILL to the processes, SIGINT to the shell."""
+        """SIGKILL to the processes; SIGURG and SIGINT to the shell, before."""
         ...
 
     def end(self) -> int:

@@ -33,6 +33,19 @@ def test_every_cause_is_met_where_it_should_be(monkeypatch: pytest.MonkeyPatch) 
     assert told
 
 
+def test_no_command_sees_what_another_did(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each has two fresh sandboxes of its own, and those about a repository have one."""
+    if reason := bubblewrap_available():
+        pytest.skip(reason)
+    commands = ["echo >seen; echo $$; ls", "ls seen", "git log --format=%s"]
+    runs = determinism._run_once("bubblewrap", {}, commands)
+    (first, _), (second, _), (third, _) = runs
+    assert first.output.startswith(b"2\n")
+    assert second.exit_code == 2
+    if third.exit_code != 127:  # there is git
+        assert third.output == b"start\n"
+
+
 def test_there_are_enough_everyday_commands() -> None:
     assert len(set(determinism.COMMANDS)) == len(determinism.COMMANDS) >= 40
     with pytest.raises(InvalidArgumentError, match="gap must be >= 0"):

@@ -100,10 +100,13 @@ class ProcessHandle:
             signal.pidfd_send_signal(self._fd, signal.SIGKILL)
 
     def interrupt(self) -> None:
-        """Sends SIGINT, and SIGCONT in case it is stopped; nothing happens when it has ended."""
+        """As a shell of ours drops its command: SIGURG, SIGINT, and SIGCONT in case it is stopped.
+
+        Nothing happens when it has ended.
+        """
         with contextlib.suppress(ProcessLookupError):
-            signal.pidfd_send_signal(self._fd, signal.SIGINT)
-            signal.pidfd_send_signal(self._fd, signal.SIGCONT)
+            for number in (signal.SIGURG, signal.SIGINT, signal.SIGCONT):
+                signal.pidfd_send_signal(self._fd, number)
 
     def wait(self, seconds: float) -> bool:
         """Waits for its end at most so long; whether it has ended."""

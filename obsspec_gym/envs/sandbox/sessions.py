@@ -130,8 +130,7 @@ class Session:
 
     def interrupt(self, pids: set[int]) -> None:
         """SIGINT to the shell and to the processes."""
-        # The shell first: it drops the rest of a command only if the program it waits for dies of a SIGINT that it
-        # got as well.
+        # The shell first: what it waits for may end at once.
         self._chain[-1].interrupt()
         send_signal(self._parents_first(pids), signal.SIGINT, signal.SIGCONT)
 

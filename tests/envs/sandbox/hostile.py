@@ -332,6 +332,21 @@ CASES = {
     ),
     "stops itself": stopped("kill -STOP $$"),
     "child ignores interrupts": stopped("bash -c 'trap \"\" INT; while :; do sleep 0.1; done'"),
+    # However what it waits for ends, the rest of a stopped command does not run ...
+    "child outlives an interrupt": stopped("bash -c 'trap \"\" INT; sleep 20'; echo no"),
+    "child outlives an interrupt, in a function": stopped(
+        "f() { bash -c 'trap \"\" INT; sleep 20'; echo no; }; f; echo no\necho no"
+    ),
+    "child outlives an interrupt, in an or": stopped("bash -c 'trap \"\" INT; sleep 20' || echo no; echo no"),
+    "child outlives an interrupt, in eval": stopped('eval \'bash -c "trap \\"\\" INT; sleep 20"; echo no\'; echo no'),
+    "child takes an interrupt well": stopped("bash -c 'trap \"exit 0\" INT; sleep 20; :'; echo no"),
+    "child takes an interrupt well, in a loop": stopped(
+        "for i in 1 2; do bash -c 'trap \"exit 0\" INT; sleep 20; :'; echo no; done; echo no"
+    ),
+    # ... unless the agent saw to that: by a trap of its own, or without ours.
+    "interrupt trap of one's own": stopped("trap 'echo int' INT; sleep 20; echo on", "re:(int\n)+on\n"),
+    "our trap taken away": stopped("trap - URG; bash -c 'trap \"\" INT; sleep 20'; echo on", "on\n"),
+    "traps are listed": Case("trap", "re:trap -- '[^\n]*' SIGURG\n"),
     "shell ignores interrupts": stopped("trap '' INT; while :; do sleep 0.1; done", restarted=True),
     "waits for a FIFO": stopped("mkfifo p; cat p"),
     "builtin redefined": stopped("builtin() { :; }", restarted=True),

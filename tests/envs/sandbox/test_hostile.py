@@ -6,7 +6,7 @@ import shlex
 import time
 
 import pytest
-from hostile import ANY, CASES, matches
+from hostile import ANY, CASES, CONTAINED, matches
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
@@ -146,3 +146,40 @@ def test_any_command_leaves_a_shell(parts: list[str], glue: str, sandbox: Sandbo
     assert len(result.output) <= 65_536
     after = sandbox.run("trap - DEBUG EXIT ERR; set +u; echo on")
     assert (after.output.splitlines()[-1:], after.exit_code, after.restarted) == ([b"on"], 0, False)
+
+
+def contained(sandbox_kind: str) -> None:
+    if sandbox_kind not in CONTAINED:
+        pytest.skip("anything at all is run: only where it can touch nothing of this machine")
+
+
+@settings(max_examples=80, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(command=st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=80))
+@example(command="\x01")
+@example(command="'\n\"\n`\n\\")
+@example(command="\x7f\x01'\r\n\x1b[200~")
+@example(command="\u2028\u2029\ufeff\U0010ffff")
+def test_any_text_as_a_command_leaves_a_clean_shell(command: str, sandbox: Sandbox, sandbox_kind: str) -> None:
+    contained(sandbox_kind)
+    anything(command, sandbox)
+
+
+ODD = st.sampled_from([*"'\"`$(){}[];&|<>\\!#*?~=%^, \n\r\t", *map(chr, range(1, 32)), "\x7f", "\x80", "\xff"])
+
+
+@settings(max_examples=80, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(parts=st.lists(ODD | st.characters(codec="ascii", exclude_characters="\0"), max_size=40))
+def test_any_quotes_and_control_characters_leave_a_clean_shell(
+    parts: list[str], sandbox: Sandbox, sandbox_kind: str
+) -> None:
+    contained(sandbox_kind)
+    anything("".join(parts), sandbox)
+
+
+def anything(command: str, sandbox: Sandbox) -> None:
+    """Runs a command of which nothing is known; the next one gets its own result, and nothing else."""
+    result = sandbox.run(command, 1.0)
+    assert len(result.output) <= 65_536
+    sandbox.run("wait", 5.0)  # what a background job of it prints late is its own
+    after = sandbox.run("echo on")
+    assert (after.output, after.exit_code, after.timed_out, after.restarted) == (b"on\n", 0, False, False), result
