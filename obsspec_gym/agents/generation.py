@@ -48,6 +48,8 @@ class Generation:
         future.add_done_callback(_retrieve)
 
     def __await__(self) -> Generator[None, None, Completion]:
+        if self._future.done():
+            return self._future.result()
         return (yield from asyncio.shield(self._future).__await__())
 
     def done(self) -> bool:

@@ -7,6 +7,7 @@ one small node each. Two histories are equal when every observation, action and 
 
 from __future__ import annotations
 
+import array as arrays
 import hashlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -74,7 +75,7 @@ class History:
         self.turn: int = (parent.turn if parent else 0) + is_action
         self.length: int = (parent.length if parent else 0) + len(self.segment)
         event = fingerprint((is_action, value, visible), exact=not is_action)
-        tokens = np.asarray(self.segment, dtype=np.int64).tobytes()
+        tokens = arrays.array("q", self.segment).tobytes()
         self.world_key: bytes = _digest(parent.world_key if parent else episode.task_id.encode(), event)
         self.key: bytes = _digest(parent.key if parent else b"", self.world_key, tokens)
         self._token_ids: TokenIds | None = None
@@ -205,21 +206,32 @@ def fingerprint(value: Any, *, exact: bool = False) -> bytes:
     Raises:
         TypeError: For values without equality by value.
     """
+    # The usual ones first: every event of every history comes through here.
+    kind = type(value)
+    if value is None:
+        return _NONE
+    if kind is str:
+        return _tagged(b"s", value.encode("utf-8", "surrogatepass"))
+    if kind is bool:
+        return _BOOLEANS[exact][value]
+    if kind is tuple:
+        return _tagged(b"t", b"".join([fingerprint(item, exact=exact) for item in value]))
     parts: list[bytes] = []
     _write(value, parts, exact)
     return b"".join(parts)
 
 
 def _digest(*parts: bytes) -> bytes:
-    digest = hashlib.blake2b(digest_size=_DIGEST_BYTES)
-    for part in parts:
-        digest.update(len(part).to_bytes(8, "little"))
-        digest.update(part)
-    return digest.digest()
+    content = b"".join([len(part).to_bytes(8, "little") + part for part in parts])
+    return hashlib.blake2b(content, digest_size=_DIGEST_BYTES).digest()
+
+
+def _tagged(tag: bytes, payload: bytes) -> bytes:
+    return tag + len(payload).to_bytes(8, "little") + payload
 
 
 def _field(tag: bytes, payload: bytes, parts: list[bytes]) -> None:
-    parts.append(tag + len(payload).to_bytes(8, "little") + payload)
+    parts.append(_tagged(tag, payload))
 
 
 def _write(value: Any, parts: list[bytes], exact: bool) -> None:
@@ -289,3 +301,15 @@ def _write_by_value(array: np.ndarray[Any, Any], parts: list[bytes], exact: bool
 def _write_objects(array: np.ndarray[Any, Any], parts: list[bytes], exact: bool) -> None:
     items = b"".join(fingerprint(item, exact=exact) for item in array.ravel())
     _field(b"o", str(array.shape).encode() + items, parts)
+
+
+_NONE = _tagged(b"n", b"")
+
+
+def _boolean(value: bool, exact: bool) -> bytes:
+    parts: list[bytes] = []
+    _write(value, parts, exact)
+    return b"".join(parts)
+
+
+_BOOLEANS = tuple(tuple(_boolean(value, exact) for value in (False, True)) for exact in (False, True))

@@ -36,10 +36,11 @@ class Future:
         committed: Clock time at which the history became real; its submission's for one that was real at once.
         children: The futures after this one's action, by key.
         branching: The task that predicts what follows this future's action; ``None`` before it is asked for.
+        given_up: Whether it can no longer come true: nothing grows on it any more.
     """
 
-    __slots__ = ("action_known", "branching", "chance", "children", "committed", "finished", "generation", "history",
-                 "prediction", "prediction_ready", "prediction_started", "rank", "started")  # fmt: skip
+    __slots__ = ("action_known", "branching", "chance", "children", "committed", "finished", "generation", "given_up",
+                 "history", "prediction", "prediction_ready", "prediction_started", "rank", "started")  # fmt: skip
 
     def __init__(
         self,
@@ -61,8 +62,14 @@ class Future:
         self.finished: float | None = None
         self.children: dict[bytes, Future] = {}
         self.branching: asyncio.Task[None] | None = None
+        self.given_up = False
         if generation is not None:
             generation.add_done_callback(lambda: self._finish(clock))
+
+    def begin(self, chance: float, generation: Generation, clock: Clock) -> None:
+        """Generates what was declined before."""
+        self.chance, self.generation, self.started = chance, generation, clock()
+        generation.add_done_callback(lambda: self._finish(clock))
 
     def _finish(self, clock: Clock) -> None:
         self.finished = clock()
@@ -86,6 +93,7 @@ class Future:
         """
         gone = list(self.walk())
         for future in gone:
+            future.given_up = True
             if future.branching is not None:
                 future.branching.cancel()
             if future.generation is not None:
@@ -138,6 +146,7 @@ class Futures:
         kept = came_true if came_true is not None and came_true.usable and not ends else None
         discarded = self._discard_children(keep=kept)
         if kept is not None:
+            kept.chance = 1.0
             self.root = kept
             self.size = sum(1 for _ in kept.walk()) - 1
         return kept, discarded

@@ -145,7 +145,7 @@ class Speculator:
             budget = self._selector.budget(acted)
             began = loop.time()
             self._recorder.begin(futures, acted, budget, began)
-            growth = self._spawn(self._grow(futures, futures.root, acted, budget, began)) if budget.depth else None
+            growth = self._begin_growth(futures, acted, budget, began)
             try:
                 outcome = _as_outcome(await tool)
             finally:
@@ -179,20 +179,40 @@ class Speculator:
             kept.generation.promote()
         return TurnResult(outcome.observation, self._handle(futures.root, hit=kept is not None))
 
-    async def _grow(
-        self, futures: Futures, future: Future, acted: History, budget: Budget, began: float, level: int = 1
-    ) -> None:
-        """Predicts what ``acted`` brings, generates ahead on every prediction, and goes on below."""
-        if self._predictor is None:
-            return
+    def _begin_growth(
+        self, futures: Futures, acted: History, budget: Budget, began: float
+    ) -> asyncio.Task[None] | None:
+        """Asks what ``acted`` brings; what goes on below that is the task that is returned, if there is any."""
+        if self._predictor is None or budget.depth < 1:
+            return None
+        self._ask(futures, futures.root, acted, budget, began, 1)
+        return self._spawn(self._grow(futures, futures.root, budget, began, 1)) if budget.depth > 1 else None
+
+    def _ask(self, futures: Futures, future: Future, acted: History, budget: Budget, began: float, level: int) -> None:
+        """Has the world model predict what ``acted`` brings, and generates ahead on every prediction."""
         if future.branching is None:
             known = asyncio.get_running_loop().time()
             future.branching = self._spawn(self._branch(futures, future, acted, budget, began, level, known))
+        else:
+            self._reconsider(future, acted, budget, began, level)
+
+    def _reconsider(self, future: Future, acted: History, budget: Budget, began: float, level: int) -> None:
+        """Generates on predictions that were declined when what they follow was itself only possible."""
+        elapsed = asyncio.get_running_loop().time() - began
+        for child in future.children.values():
+            if child.chance > 0 or child.prediction is None or child.prediction.ends:
+                continue
+            chance = self._selector.chance(Candidate(acted, child.prediction, child.rank, level, 1.0, elapsed, budget))
+            if chance > 0:
+                child.begin(chance, self._generate(child.history, Priority.SPECULATIVE), _clock())
+
+    async def _grow(self, futures: Futures, future: Future, budget: Budget, began: float, level: int) -> None:
+        """Goes on below a future's predictions, once they are there."""
+        assert future.branching is not None
         await asyncio.wait({future.branching})
-        if level < budget.depth:
-            children = [child for child in future.children.values() if child.generation is not None]
-            below = [self._grow_below(futures, child, budget, began, level + 1) for child in children]
-            await _all([self._spawn(work) for work in below])
+        children = [child for child in future.children.values() if child.generation is not None]
+        below = [self._grow_below(futures, child, budget, began, level + 1) for child in children]
+        await _all([self._spawn(work) for work in below])
 
     async def _grow_below(self, futures: Futures, future: Future, budget: Budget, began: float, level: int) -> None:
         """Goes on below a future as soon as its action is known."""
@@ -202,8 +222,12 @@ class Speculator:
             completion = await future.generation
         except ObsSpecError:
             return  # cancelled, or the engine failed: then nothing follows it
+        if future.given_up:
+            return  # at this very moment: this task's own cancellation is still on its way down to it
         acted = future.history.act(self.policy.parse(completion), completion.token_ids)
-        await self._grow(futures, future, acted, budget, began, level)
+        self._ask(futures, future, acted, budget, began, level)
+        if level < budget.depth:
+            await self._grow(futures, future, budget, began, level)
 
     async def _branch(
         self, futures: Futures, parent: Future, acted: History, budget: Budget, began: float, level: int, known: float
@@ -257,7 +281,7 @@ class Speculator:
         """The history with the action: as it was sampled, or encoded where it came from elsewhere."""
         root = futures.root
         completion = completion_of(root)
-        if completion is not None and fingerprint(self.policy.parse(completion)) == fingerprint(action):
+        if completion is not None and _same_action(self.policy.parse(completion), action):
             return root.history.act(action, completion.token_ids)
         # Nobody takes what was generated here; what was foreseen after it can no longer come true (I5).
         self._recorder.drop(root.history.episode, futures.close())
@@ -302,6 +326,10 @@ class Speculator:
 
 def _as_outcome(result: Outcome | Observation) -> Outcome:
     return result if isinstance(result, Outcome) else Outcome(result)
+
+
+def _same_action(left: Action, right: Action) -> bool:
+    return left is right or fingerprint(left) == fingerprint(right)
 
 
 def _best_draft(discarded: Sequence[Future]) -> TokenIds:
