@@ -20,6 +20,7 @@ _MODULES = {
     "overhead": "obsspec_gym.benchmarks.overhead",
     "overlap": "obsspec_gym.benchmarks.overlap",
     "sandbox": "obsspec_gym.benchmarks.sandbox",
+    "wrapper": "obsspec_gym.benchmarks.wrapper",
 }
 
 
