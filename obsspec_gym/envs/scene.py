@@ -11,7 +11,7 @@ from obsspec_gym.envs.machine import provision
 from obsspec_gym.envs.reward import read_reward
 from obsspec_gym.envs.sandbox.base import CommandResult, Sandbox
 from obsspec_gym.envs.tasks.task import Task
-from obsspec_gym.errors import SandboxError, SandboxUnavailableError
+from obsspec_gym.errors import InvalidArgumentError, SandboxError, SandboxUnavailableError
 
 _SETUP_SECONDS = 120.0
 _REWARD_BYTES = 10_000
@@ -93,7 +93,13 @@ def judge(sandbox: Sandbox, task: Task, answer: str, made: Mapping[str, bytes] |
         task: The task.
         answer: What was handed in; the verifier reads its first 100,000 bytes in ``$ANSWER``.
         made: What :func:`prepare` returned.
+
+    Raises:
+        InvalidArgumentError: If that is missing for a task with a gold command.
+        SandboxError: If the sandbox broke.
     """
+    if task.gold and not made:
+        raise InvalidArgumentError(f"judging task {task.id} needs what prepare() returned")
     answer = answer.encode("utf-8")[:_ANSWER_BYTES].decode("utf-8", "ignore")
     files, seconds = {**task.verifier_files, **(made or {})}, 0.0
     if task.trial:

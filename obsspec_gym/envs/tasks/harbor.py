@@ -16,35 +16,15 @@ from pathlib import Path
 from typing import Any
 
 from obsspec_gym.envs.tasks.dockerfile import DockerfileError
+from obsspec_gym.envs.tasks.harbor_grading import looks_at_system, verifier
 from obsspec_gym.envs.tasks.image import read_image
 from obsspec_gym.envs.tasks.task import Expert, Task
 from obsspec_gym.errors import InvalidArgumentError
 from obsspec_gym.types import SUBMIT
 
-REWARDS = ("/logs/verifier/reward.txt", "/logs/verifier/reward.json")
-"""Where a task's ``tests/test.sh`` leaves its reward; the first that there is counts."""
-
 _SECONDS = 600.0  # Harbor's default for each of its timeouts
 _COMMAND_SECONDS = 60.0
-_NETWORK = re.compile(
-    r"\b(curl|wget|uvx?|npx|npm|yarn|pnpm|git\s+clone|(apt|apt-get|apk|dnf|yum|pip3?|cargo|gem)\s+(-\S+\s+)*(update|install|add))\b"
-)
-_SYSTEM = re.compile(r"(?<![\w./~-])/(usr|etc|bin|sbin|lib(32|64|x32)?|boot)\b")
-_INTERPRETER = re.compile(r"(?<![\w.])(/usr)?/bin/(env|(ba|da)?sh|python3?)\b(?!/)")
-_PREPARE = """
-# Nothing that an agent left where tests and rewards belong is looked at.
-for place in /tests /logs/verifier; do
-  rm -rf "$place" 2> /dev/null
-  mkdir -p "$place" && [ ! -L "$place" ] && find "$place" -mindepth 1 -delete || exit 1
-done
-cp -r "$VERIFIER/tests/." /tests || exit 1
-# Nor what an agent has laid in a home for every Python to load.
-export PYTHONNOUSERSITE=1
-"""
 _PLACES = "\nmkdir -p /tests /logs/verifier /logs/agent && chmod 777 /tests /logs/verifier /logs/agent || exit 1\n"
-_PYTEST = """
-exec /usr/bin/python3 -I -m pytest -q -p no:cacheprovider -c /dev/null --rootdir /tests {files}
-"""
 
 
 class HarborSuite:
@@ -53,11 +33,13 @@ class HarborSuite:
     A task is a directory with ``task.toml``, ``instruction.md``, ``environment/Dockerfile`` (read by
     :func:`~obsspec_gym.envs.tasks.image.read_image`), ``tests/`` and, for the expert, ``solution/solve.sh``. Its
     tests reach the sandbox only for grading, under ``/tests``. They are run by ``tests/test.sh``, which writes the
-    reward to :data:`REWARDS` or else ends with an exit status; but sandboxes have no network, so where ``test.sh``
-    calls a program that fetches something (curl, uvx, apt-get install and their like), pytest runs
-    ``tests/test_*.py`` instead and its exit status is the reward. Where no test names a place of the system's own
-    (``/usr``, ``/etc``, ``/lib`` and their like), tests find these as they were built (:attr:`Task.as_built`), so that
-    an agent that is root cannot have replaced what they run; where one does, they find what the agent left there.
+    reward to :data:`~obsspec_gym.envs.tasks.harbor_grading.REWARDS` or else ends with an exit status; but sandboxes
+    have no network, so where ``test.sh`` calls a program that fetches something (curl, uvx, apt-get install and their
+    like), pytest runs ``tests/test_*.py`` instead and its exit status is the reward. Where neither the instruction nor
+    a test is about the system's own places (:func:`~obsspec_gym.envs.tasks.harbor_grading.looks_at_system`), tests
+    find these as they were built (:attr:`Task.as_built`), so that an agent that is root cannot have replaced what they
+    run; elsewhere they find what the agent left there.
+
     ``[verifier] timeout_sec`` and ``[environment] build_timeout_sec`` hold; ``[agent] timeout_sec`` bounds the seconds
     of an episode's commands together. Of ``[environment]``, ``cpus``, ``memory_mb`` (or ``memory = "2G"``) and
     ``storage_mb`` (``storage``) bound the machine, as far as the sandbox can
@@ -135,51 +117,21 @@ def read_task(directory: Path) -> Task:
         image = read_image(_text(environment / "Dockerfile", name), environment, timeout=build_seconds)
     except DockerfileError as error:
         raise InvalidArgumentError(f"task {name} cannot be built: environment/Dockerfile {error}") from None
-    verifier, rewards = _verifier(tests)
+    script, rewards = verifier(tests)
+    instruction = _text(directory / "instruction.md", name).strip()
+    texts = [instruction, *(content.decode("utf-8", "replace") for content in tests.values())]
     return Task(
         id=_id(directory),
-        instruction=_text(directory / "instruction.md", name).strip(),
-        verifier=verifier,
+        instruction=instruction,
+        verifier=script,
         verifier_files=tests,
         timeout=_COMMAND_SECONDS,
         image=replace(image, build=image.build + _PLACES, **limits),
         rewards=rewards,
         verifier_timeout=_seconds(settings, "verifier", "timeout_sec", name),
         time_limit=_seconds(settings, "agent", "timeout_sec", name),
-        as_built=not looks_at_system(tests),
+        as_built=not any(map(looks_at_system, texts)),
     )
-
-
-def needs_network(script: str) -> bool:
-    """Whether a ``test.sh`` calls a program that fetches something.
-
-    Example:
-        >>> needs_network("apt-get install -y curl"), needs_network("pytest /tests # curl was here")
-        (True, False)
-    """
-    return any(_NETWORK.search(re.sub(r"(^|\s)#.*", "", line)) for line in script.splitlines())
-
-
-def _verifier(tests: Mapping[str, bytes]) -> tuple[str, tuple[str, ...]]:
-    """The script that grades, and where it leaves rewards."""
-    script = tests.get("tests/test.sh")
-    if script is not None and not needs_network(script.decode("utf-8", "replace")):
-        return f"{_PREPARE}bash /tests/test.sh\n", REWARDS
-    files = sorted(f"/{path}" for path in tests if re.fullmatch(r"tests/test_[^/]*\.py", path))
-    if not files:
-        return "echo 'tests/test.sh needs the network, and there is no tests/test_*.py'; exit 1", ()
-    # What the tests run may be an agent's: a reward file that appears meanwhile would be no one's verdict.
-    return _PREPARE + _PYTEST.format(files=shlex.join(files)), ()
-
-
-def looks_at_system(tests: Mapping[str, bytes]) -> bool:
-    """Whether tests name a place of the system's own (``/usr``, ``/etc``, ``/lib`` ...), other than its interpreters.
-
-    Example:
-        >>> [looks_at_system({"test.sh": text}) for text in (b"test -x /usr/local/bin/tool", b"/bin/sh /srv/etc/run")]
-        [True, False]
-    """
-    return any(_SYSTEM.search(_INTERPRETER.sub("", content.decode("utf-8", "replace"))) for content in tests.values())
 
 
 def _id(directory: Path) -> str:

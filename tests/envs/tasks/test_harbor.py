@@ -9,7 +9,8 @@ from obsspec_gym.envs.check import check_suite
 from obsspec_gym.envs.images import image_tree
 from obsspec_gym.envs.sandbox.bubblewrap import bubblewrap_available
 from obsspec_gym.envs.tasks import Suite, get_suite
-from obsspec_gym.envs.tasks.harbor import REWARDS, HarborSuite, needs_network
+from obsspec_gym.envs.tasks.harbor import HarborSuite
+from obsspec_gym.envs.tasks.harbor_grading import REWARDS, needs_network
 from obsspec_gym.envs.terminal import TerminalEnv
 from obsspec_gym.errors import InvalidArgumentError, SandboxUnavailableError
 
@@ -130,6 +131,8 @@ def test_the_same_name_with_other_content_is_another_id(write: Write, tmp_path: 
         ("assert 'x' in open('/etc/hosts').read()", False),
         ("subprocess.run(['/bin/tool'])", False),
         ("os.listdir('/lib')", False),
+        ("assert shutil.which('tool')", False),
+        ("pwd.getpwnam('deploy')", False),
     ],
 )
 def test_tests_find_programs_as_built_unless_they_name_a_place_of_the_systems(
@@ -138,6 +141,7 @@ def test_tests_find_programs_as_built_unless_they_name_a_place_of_the_systems(
     script = "#!/usr/bin/env bash\nbash /tests/more.sh\n"
     files = {"tests__test_DOT_sh": script, "tests__test_sum_DOT_py": f"def test():\n    {test}\n"}
     assert HarborSuite(write(**files)).task(0).as_built is as_built
+    assert not HarborSuite(write(instruction_DOT_md="Edit /etc/hosts.", **files)).task(0).as_built
 
 
 def test_a_path_without_tasks_and_an_index_too_high_are_refused(write: Write, tmp_path: Path) -> None:
