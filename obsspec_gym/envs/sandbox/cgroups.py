@@ -151,7 +151,8 @@ class _Admission:
 
     def outcome(self) -> OSError | None:
         """Waits for the end of it; what went wrong."""
-        self._thread.join()
+        if self._thread is not threading.current_thread():  # where the collector comes by and finds an abandoned start
+            self._thread.join()
         return self._error
 
     def _run(self) -> None:
