@@ -213,7 +213,7 @@ def fingerprint(value: Any, *, exact: bool = False) -> bytes:
     if kind is str:
         return _tagged(b"s", value.encode("utf-8", "surrogatepass"))
     if kind is bool:
-        return _BOOLEANS[exact][value]
+        return _TRUE[exact] if value else _FALSE[exact]
     if kind is tuple:
         return _tagged(b"t", b"".join([fingerprint(item, exact=exact) for item in value]))
     parts: list[bytes] = []
@@ -312,4 +312,4 @@ def _boolean(value: bool, exact: bool) -> bytes:
     return b"".join(parts)
 
 
-_BOOLEANS = tuple(tuple(_boolean(value, exact) for value in (False, True)) for exact in (False, True))
+_FALSE, _TRUE = ((_boolean(value, exact=False), _boolean(value, exact=True)) for value in (False, True))
