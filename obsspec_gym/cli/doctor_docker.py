@@ -9,8 +9,15 @@ from typing import Any
 from obsspec_gym.cli.doctor import Finding
 from obsspec_gym.envs.images.cache import cached
 from obsspec_gym.envs.sandbox.daemon import Daemon, telling
-from obsspec_gym.envs.sandbox.docker_image import IMAGE_VARIABLE, has_image
-from obsspec_gym.envs.sandbox.reaper import leftovers, reap
+from obsspec_gym.envs.sandbox.docker_disk import bounds_disk, may_bound_disk
+from obsspec_gym.envs.sandbox.docker_image import (
+    IMAGE_VARIABLE,
+    choose_image,
+    has_image,
+    old_images,
+    remove_old_images,
+)
+from obsspec_gym.envs.sandbox.reaper import leftovers, reap, strangers
 from obsspec_gym.errors import MissingExtraError, SandboxError, SandboxUnavailableError
 
 
@@ -30,13 +37,13 @@ def examine_docker() -> list[Finding]:
 
 
 def clean() -> list[str]:
-    """Removes what killed runs left on the Docker daemon; returns what that was.
+    """Removes what killed runs left on the Docker daemon, and images that were built anew; returns what that was.
 
     Raises:
         SandboxUnavailableError: If there is no daemon.
     """
     with contextlib.closing(Daemon()) as daemon:
-        return reap(daemon)
+        return reap(daemon) + [f"image {name}" for name in remove_old_images(daemon)]
 
 
 def _sandbox(daemon: Daemon) -> Finding:
@@ -45,6 +52,7 @@ def _sandbox(daemon: Daemon) -> Finding:
     bounds = {"memory": info.get("MemoryLimit"), "swap": info.get("SwapLimit"), "processes": info.get("PidsLimit")}
     bounds["CPU"] = info.get("CpuCfsQuota")
     bounds["system calls"] = any("seccomp" in option for option in info.get("SecurityOptions") or [])
+    bounds["the disk of machines of a task's own (user=), which can fill the daemon's"] = _bounds_disk(daemon, info)
     unbounded = [name for name, bounded in bounds.items() if not bounded]
     detail = f"{info.get('ServerVersion')}, {info.get('Driver')}"
     detail += f"; does not bound {', '.join(unbounded)}" if unbounded else "; bounds everything"
@@ -57,8 +65,20 @@ def _sandbox(daemon: Daemon) -> Finding:
     return Finding("docker_sandbox", True, f"{detail}; {name} is there")
 
 
+def _bounds_disk(daemon: Daemon, info: dict[str, Any]) -> bool:
+    """Whether the size of a root file system can be bounded; tried where there is an image to try it with."""
+    if not may_bound_disk(info):
+        return False
+    name = os.environ.get(IMAGE_VARIABLE)
+    there = has_image(daemon, name) if name else cached().is_dir()
+    return not there or bounds_disk(daemon, choose_image(daemon, None))
+
+
 def _leftovers(daemon: Daemon) -> Finding:
-    left = leftovers(daemon)
+    left = leftovers(daemon) + [f"image {name}" for name in old_images(daemon)]
+    others = strangers(daemon)
+    alone = f"; left alone, for nobody here can tell whether they are in use: {', '.join(others)}" if others else ""
     if not left:
-        return Finding("docker_leftovers", True, "killed runs left nothing")
-    return Finding("docker_leftovers", False, f"killed runs left {', '.join(left)}", "obsspec doctor --clean")
+        return Finding("docker_leftovers", True, f"killed runs and old images left nothing{alone}")
+    detail = f"killed runs and old images left {', '.join(left)}{alone}"
+    return Finding("docker_leftovers", False, detail, "obsspec doctor --clean")

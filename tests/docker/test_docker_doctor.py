@@ -19,6 +19,7 @@ def test_it_says_what_was_left_and_removes_it(daemon: Daemon, capsys: pytest.Cap
     assert main(["doctor", "--json"]) == 0
     findings = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert findings["docker_sandbox"]["ok"], findings["docker_sandbox"]
+    assert "does not bound the disk of machines of a task's own" in findings["docker_sandbox"]["detail"]
     assert "container obsspec-left" in findings["docker_leftovers"]["detail"]
     assert findings["docker_leftovers"]["fix"] == "obsspec doctor --clean"
     assert main(["doctor", "--clean", "--json"]) == 0

@@ -163,7 +163,7 @@ class ContainerSession:
         return self._supervisor.processes() - {self._pid}
 
     def interrupt(self, pids: set[int]) -> None:
-        """SIGINT to the shell and to the processes, and SIGCONT in case they are stopped; before, SIGURG to the shell."""
+        """SIGURG to the shell, SIGINT to it and to the processes, and SIGCONT in case they are stopped."""
         # The shell first: what it waits for may end at once.
         self._supervisor.signal("URG", [self._pid])
         self._supervisor.signal("INT", [self._pid, *sorted(pids)])

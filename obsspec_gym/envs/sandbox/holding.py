@@ -6,12 +6,13 @@ import contextlib
 import math
 import secrets
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from obsspec_gym.envs.sandbox.containers import ContainerSupervisor
 from obsspec_gym.envs.sandbox.daemon import Daemon, not_found, refused, telling
+from obsspec_gym.envs.sandbox.docker_disk import disk_options
 from obsspec_gym.envs.sandbox.docker_image import choose_image
 from obsspec_gym.envs.sandbox.framed_pipes import FramedPipes
 from obsspec_gym.envs.sandbox.layers import ENVIRONMENT, Resources
@@ -23,6 +24,7 @@ HOSTNAME = "sandbox"
 
 _AGENT_UID = 1000
 _MIB = 2**20
+_PERIOD = 100_000  # microseconds; a quota may be for more CPUs than the daemon has, a number of CPUs may not
 _START_SECONDS = 24.0
 _ANSWER_SECONDS = 60.0
 _REMOVE_SECONDS = 10.0  # for all of it; where nobody answers, the two below
@@ -97,7 +99,7 @@ class Container(Resources):
         image = choose_image(daemon, image)
         self.name = f"obsspec-{secrets.token_hex(8)}"
         self.patience.begin(_START_SECONDS)
-        self._make(image, limits, home)
+        self._make(image, _host(limits, home) | ({} if home else disk_options(daemon, image, limits.disk_mib)))
         self.made = True
         where = f"/containers/{self.name}/attach?stream=1&stdin=1&stdout=1&stderr=1"
         with self._answering("reach the container"):
@@ -172,7 +174,7 @@ class Container(Resources):
                 self.first.lost = True
             raise
 
-    def _make(self, image: str, limits: Limits, home: str | None) -> None:
+    def _make(self, image: str, host: Mapping[str, Any]) -> None:
         environment = {"PATH": ENVIRONMENT["PATH"], "LC_ALL": ENVIRONMENT["LC_ALL"], "HOME": "/"}
         words = [f"{name}={value}" for name, value in environment.items()]
         try:
@@ -187,7 +189,7 @@ class Container(Resources):
                     working_dir="/",
                     stdin_open=True,
                     labels=Owner.current().labels(),
-                    host_config=daemon.api.create_host_config(**_host(limits, home)),
+                    host_config=daemon.api.create_host_config(**host),
                 )
         except SandboxError as error:
             if refused(error.__cause__):
@@ -247,5 +249,5 @@ def _host(limits: Limits, home: str | None) -> dict[str, Any]:
         "auto_remove": True,
     }
     if limits.cpus is not None:
-        options["nano_cpus"] = int(limits.cpus * 1e9)
+        options["cpu_period"], options["cpu_quota"] = _PERIOD, max(1_000, int(limits.cpus * _PERIOD))
     return options

@@ -14,7 +14,7 @@ import pytest
 
 from obsspec_gym.cli import main
 from obsspec_gym.envs.images import Definition, apt, build, build_image, find_definition, image_tar, image_tree
-from obsspec_gym.envs.images.cache import cache_directory, cached
+from obsspec_gym.envs.images.cache import cache_directory, cached, image_content
 from obsspec_gym.envs.sandbox.bubblewrap import bubblewrap_available, sandbox_uid
 from obsspec_gym.errors import InvalidArgumentError, SandboxError, SandboxUnavailableError
 
@@ -231,3 +231,20 @@ def test_a_small_image_is_built_from_the_archive(cache: Path, tmp_path: Path):
     assert (tree / "etc/configured").stat().st_mtime == (tree / "laid").stat().st_mtime == 1_704_067_200
     assert os.listdir(cache) == [tree.name]
     assert os.readlink(tree / "bin") == "usr/bin"
+
+
+def test_content_is_named_anew_when_it_is_built_anew(cache: Path):
+    tree = cached()
+    tree.mkdir(parents=True)
+    (tree / "file").write_text("1")
+    first = image_content()
+    note = tree.with_name(f"{tree.name}.tar.sha256")
+    assert note.read_text().split()[0] == first == image_content()
+    note.write_text(note.read_text().replace(first, "noted"))  # it is not counted every time
+    assert image_content() == "noted"
+    image_tar().unlink()
+    (tree / "file").write_text("2")
+    assert image_content() not in (first, "noted")
+    note.unlink()
+    note.mkdir()  # where nothing can be noted
+    assert image_content() not in (first, "noted")
