@@ -19,7 +19,9 @@ _MODULES = {
     "lossless": "obsspec_gym.benchmarks.lossless",
     "overhead": "obsspec_gym.benchmarks.overhead",
     "overlap": "obsspec_gym.benchmarks.overlap",
+    "paper": "obsspec_gym.benchmarks.paper",
     "sandbox": "obsspec_gym.benchmarks.sandbox",
+    "selectors": "obsspec_gym.benchmarks.selectors",
     "wrapper": "obsspec_gym.benchmarks.wrapper",
 }
 

@@ -165,6 +165,39 @@ def bench(
 
 
 @app.command()
+def simulate(
+    profile: Annotated[str, typer.Option(help="paper-8b, paper-32b, or trace:FILE of a run.")] = "paper-8b",
+    match_rate: Annotated[float | None, typer.Option(min=0, max=1, help="How often a prediction is right.")] = None,
+    prediction_latency: Annotated[float | None, typer.Option(min=0, help="Seconds of a prediction.")] = None,
+    depth: Depth = 1,
+    breadth: Breadth = 1,
+    adaptive: Annotated[bool, typer.Option("--adaptive", help="Choose up to that depth and breadth.")] = False,
+    rollouts: Annotated[int | None, typer.Option(min=1, help="Episodes in all; default 4 x --envs.")] = None,
+    envs: Annotated[int | None, typer.Option(min=1, help="Episodes at a time; default the profile's.")] = None,
+    seed: Seed = 0,
+    sensitivity: Annotated[bool, typer.Option(help="Show what hangs on each assumed parameter.")] = True,
+    as_json: Json = False,
+) -> None:
+    """Say what speculation would bring to a workload, on the virtual clock."""
+    from obsspec_gym.cli.simulate import run_simulation
+
+    result = run_simulation(
+        profile,
+        match_rate=match_rate,
+        prediction_seconds=prediction_latency,
+        depth=depth,
+        breadth=breadth,
+        adaptive=adaptive,
+        rollouts=rollouts,
+        envs=envs,
+        seed=seed,
+        sensitivity=sensitivity,
+        echo=not as_json,
+    )
+    _print(result, as_json)
+
+
+@app.command()
 def trace(
     file: Annotated[Path, typer.Argument(help="What rollout or demo wrote: a .perfetto.json file.")],
     out: Annotated[Path | None, typer.Option(help="Draw a picture (PNG) there, too.")] = None,

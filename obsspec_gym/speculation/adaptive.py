@@ -134,7 +134,9 @@ class AdaptiveSelector(Selector):
         first = self._match(kind, 0)
         said = f"match {first:.2f}, hides {stretch.hides:.3g} s, price {price.share:.2f}"
         if self._gain(first, stretch, price) <= 0.0:
-            return self._look(kind, LOOK_AGAIN if self._matches.seen((0, kind)) >= QUANTILES else 1, said)
+            if self._matches.seen((0,)) >= QUANTILES:
+                return self._look(kind, LOOK_AGAIN if self._matches.seen((0, kind)) >= QUANTILES else 1, said)
+            return Budget(1, min(2, self._max_breadth), f"{said}: nothing known yet, as probable as predictions say")
         depth = self._depth(tools, asking, first, price)
         return Budget(depth, self._breadth(kind, stretch, price), said)
 
@@ -144,7 +146,9 @@ class AdaptiveSelector(Selector):
             return 0.0
         kind = self._kind(candidate.acted.last_action)
         prediction = candidate.prediction
-        prior = min(CERTAIN, 0.5 * (prediction.probability + self._match(kind, candidate.rank)))
+        # Of itself a world model that cannot tell says 1: then the rate at which predictions match says more.
+        told = prediction.probability
+        prior = told if told < 1 else min(CERTAIN, self._match(kind, candidate.rank))
         names = _names(prediction.source, prediction.probability, candidate.rank, kind)
         chance = candidate.reached * self._matches.of(names, prior)
         if chance < LEAST_CHANCE:

@@ -7,13 +7,17 @@ chosen, before any result was looked at.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from statistics import NormalDist
+from typing import Protocol
 
 from obsspec_gym.agents.engine.serving import ServingSpeed
 from obsspec_gym.errors import InvalidArgumentError
 from obsspec_gym.seeding import derive_seed
+from obsspec_gym.speculation.record import TurnRecord
+from obsspec_gym.types import EpisodeId
 
 _NORMAL = NormalDist()
 
@@ -21,6 +25,18 @@ _NORMAL = NormalDist()
 def uniform(*names: int | str) -> float:
     """A number in (0, 1) that depends on names alone."""
     return (derive_seed(*names) + 0.5) / 2**63
+
+
+class Distribution(Protocol):
+    """A distribution of lengths or times."""
+
+    def at(self, quantile: float) -> float:
+        """The value at a quantile in (0, 1)."""
+        ...
+
+    def scaled(self, factor: float) -> Distribution:
+        """Every value times a factor."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +59,34 @@ class Lognormal:
             return min(self.cap, self.median)
         return min(self.cap, self.median * math.exp(self.sigma * _NORMAL.inv_cdf(quantile)))
 
+    def scaled(self, factor: float) -> Lognormal:
+        """Every value times a factor."""
+        return Lognormal(factor * self.median, self.sigma, factor * self.cap)
+
+
+@dataclass(frozen=True, slots=True)
+class Empirical:
+    """The distribution of what was seen.
+
+    Attributes:
+        values: Ascending; at least one.
+    """
+
+    values: tuple[float, ...]
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Empirical:
+        """That of some values, in any order."""
+        return cls(tuple(sorted(values)))
+
+    def at(self, quantile: float) -> float:
+        """The value at a quantile in (0, 1)."""
+        return self.values[min(len(self.values) - 1, int(quantile * len(self.values)))]
+
+    def scaled(self, factor: float) -> Empirical:
+        """Every value times a factor."""
+        return Empirical(tuple(factor * value for value in self.values))
+
 
 @dataclass(frozen=True, slots=True)
 class Mixture:
@@ -52,7 +96,7 @@ class Mixture:
         parts: Pairs of a weight and a distribution; the weights add up to 1.
     """
 
-    parts: tuple[tuple[float, Lognormal], ...]
+    parts: tuple[tuple[float, Distribution], ...]
 
     def draw(self, *names: int | str) -> float:
         """A value that depends on names alone."""
@@ -62,6 +106,10 @@ class Mixture:
                 return part.at(uniform("value", *names))
             which -= weight
         return self.parts[-1][1].at(uniform("value", *names))
+
+    def scaled(self, factor: float) -> Mixture:
+        """Every value times a factor."""
+        return Mixture(tuple((weight, part.scaled(factor)) for weight, part in self.parts))
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,12 +133,12 @@ class Profile:
 
     name: str
     speed: ServingSpeed
-    output: Lognormal
-    observation: Lognormal
+    output: Distribution
+    observation: Distribution
     first_prompt: int
-    turns: Lognormal
+    turns: Distribution
     tool: Mixture
-    round_trip: Lognormal
+    round_trip: Distribution
     rollouts: int
     group: int
     world_model_step: float
@@ -107,7 +155,7 @@ _TOOL = Mixture(
 )
 """Assumed, matched to seen quantiles of public traces of terminal agents: mean 3.1 s, median 0.39 s, 90 % at 6.9 s."""
 
-_ASSUMED = ("output", "turns", "tool", "first_prompt", "observation")
+_ASSUMED: tuple[str, ...] = ("output", "turns", "tool", "first_prompt", "observation")
 
 PROFILES: Mapping[str, Profile] = {
     profile.name: profile
@@ -172,3 +220,74 @@ def get_profile(name: str) -> Profile:
     if name not in PROFILES:
         raise InvalidArgumentError(f"unknown profile {name!r}; there are {', '.join(PROFILES)}")
     return PROFILES[name]
+
+
+def with_scaled(profile: Profile, attribute: str, factor: float) -> Profile:
+    """The profile with one of its attributes scaled: how much a result hangs on an assumption.
+
+    Raises:
+        InvalidArgumentError: If it has no such attribute that can be scaled.
+    """
+    if attribute == "first_prompt":
+        return replace(profile, first_prompt=max(1, round(factor * profile.first_prompt)))
+    if attribute == "world_model_step":
+        return replace(profile, world_model_step=factor * profile.world_model_step)
+    scaled: dict[str, Distribution | Mixture] = {
+        "output": profile.output.scaled(factor),
+        "observation": profile.observation.scaled(factor),
+        "turns": profile.turns.scaled(factor),
+        "tool": profile.tool.scaled(factor),
+        "round_trip": profile.round_trip.scaled(factor),
+    }
+    if attribute not in scaled:
+        raise InvalidArgumentError(f"a profile has {', '.join(scaled)} and first_prompt to scale, got {attribute!r}")
+    return replace(profile, **{attribute: scaled[attribute]})  # type: ignore[arg-type]
+
+
+def profile_of_turns(name: str, turns: Sequence[TurnRecord], like: Profile) -> Profile:
+    """The profile of a run: completions, tools and lengths of episodes as they were, the server fitted to its pace.
+
+    How a server slows with its batch, and what observations weigh, a trace does not tell: both are taken from another
+    profile, the former in proportion.
+
+    Args:
+        name: What it is called.
+        turns: The run's turns.
+        like: Whose assumptions are taken over.
+
+    Raises:
+        InvalidArgumentError: If there is no turn with a generation of its own.
+    """
+    generated = [turn for turn in turns if turn.generation is not None and turn.tokens and not turn.hit]
+    if not generated:
+        raise InvalidArgumentError("the trace has no turn whose action was generated from the truth")
+    step = statistics.median(turn.generation.seconds / turn.tokens for turn in generated if turn.generation is not None)
+    pace = step / like.speed.decode(1, like.first_prompt)
+    lengths: dict[EpisodeId, int] = {}
+    for turn in turns:
+        lengths[turn.episode] = max(lengths.get(turn.episode, 0), turn.turn + 1)
+    tasks: dict[str, int] = {}
+    for episode in lengths:
+        tasks[episode.task_id] = tasks.get(episode.task_id, 0) + 1
+    return Profile(
+        name=name,
+        speed=replace(
+            like.speed,
+            step=pace * like.speed.step,
+            step_sequence=pace * like.speed.step_sequence,
+            step_context=pace * like.speed.step_context,
+            prefill=pace * like.speed.prefill,
+            prefill_token=pace * like.speed.prefill_token,
+            prefill_least=pace * like.speed.prefill_least,
+        ),
+        output=Empirical.of([turn.tokens for turn in generated]),
+        observation=like.observation,
+        first_prompt=like.first_prompt,
+        turns=Empirical.of(list(lengths.values())),
+        tool=Mixture(((1.0, Empirical.of([turn.tool.seconds for turn in turns])),)),
+        round_trip=Lognormal(0.0),
+        rollouts=len(lengths),
+        group=max(tasks.values()),
+        world_model_step=like.world_model_step,
+        assumed=("speed", "observation", "first_prompt"),
+    )
