@@ -105,6 +105,13 @@ def test_files_of_this_machine(contained: Sandbox, tmp_path: Path) -> None:
     assert text(contained, f"grep -rsl {SECRET} /tmp /home /root /var /run /mnt /srv /opt /etc") == ""
 
 
+def test_this_package(contained: Sandbox) -> None:
+    """The answers of generated tasks are functions of their index, in it: nothing of it is there for any Python."""
+    assert text(contained, "find / -path /proc -prune -o -path '*/obsspec_gym/*.py' -print 2>/dev/null", 60.0) == ""
+    for python in ("python3", "/usr/bin/python3", "/usr/local/bin/python3"):
+        assert contained.run(f"{python} -c 'import obsspec_gym.seeding'", 60.0).exit_code in (1, 127)
+
+
 def test_mounts_and_devices_of_this_machine(contained: Sandbox) -> None:
     devices = text(contained, "ls /dev").split()
     assert not [name for name in devices if name.startswith(("sd", "vd", "nvme", "mem", "kmem", "kvm", "loop", "fuse"))]
