@@ -15,16 +15,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from obsspec_gym.envs.latency import LatencyProfile
 from obsspec_gym.envs.tasks import EVALUATION, Suite, get_suite
 from obsspec_gym.envs.vector import TerminalVectorEnv
 from obsspec_gym.errors import InvalidArgumentError
+from obsspec_gym.speculation.adaptive import AdaptiveSelector
 from obsspec_gym.speculation.agents import Agents
 from obsspec_gym.speculation.experiment import Experiment
 from obsspec_gym.speculation.results import ExperimentResult, Mode
-from obsspec_gym.speculation.selector import FixedSelector
+from obsspec_gym.speculation.selector import FixedSelector, Selector
 from obsspec_gym.speculation.slot import Episode
 from obsspec_gym.types import EpisodeId
 
@@ -34,6 +36,7 @@ DEFAULTS: dict[str, Any] = {
     "group": 4,
     "envs": 16,
     "max_turns": 8,
+    "selector": "adaptive",
     "depth": 1,
     "breadth": 1,
     "seed": 0,
@@ -52,6 +55,7 @@ def run(
     group: int,
     envs: int,
     max_turns: int,
+    selector: str,
     depth: int,
     breadth: int,
     seed: int,
@@ -68,7 +72,10 @@ def run(
     """
     if tasks < 1 or group < 1 or tasks > len(EVALUATION):
         raise InvalidArgumentError(f"tasks must be in 1..{len(EVALUATION)} and group >= 1, got {tasks} and {group}")
-    common = _Common(tasks, group, envs, max_turns, FixedSelector(depth, breadth), repeats, seed, report)
+    make = {"adaptive": AdaptiveSelector, "fixed": FixedSelector}.get(selector)
+    if make is None:
+        raise InvalidArgumentError(f"selector must be adaptive or fixed, got {selector!r}")
+    common = _Common(tasks, group, envs, max_turns, partial(make, depth, breadth), repeats, seed, report)
     remote = common.measure(get_suite(suite, work=work), LatencyProfile.parse(latency), pace)
     local = common.measure(get_suite(suite), LatencyProfile.parse("none"), 0.0)
     return {**remote.to_json(), "pace": pace, "work": work, "without_profile": local.to_json()}
@@ -82,7 +89,7 @@ class _Common:
     group: int
     envs: int
     max_turns: int
-    selector: FixedSelector
+    make_selector: Callable[[], Selector]
     repeats: int
     seed: int
     report: Callable[[str], None]
@@ -103,7 +110,7 @@ class _Common:
                 agents.make_policy,
                 agents.make_world_model,
                 modes=(Mode.SEQUENTIAL, Mode.SPECULATIVE, Mode.ORACLE, Mode.LIMIT),
-                selector=self.selector,
+                make_selector=self.make_selector,
                 repeats=self.repeats,
                 run_seed=self.seed,
                 on_begin=lambda mode, repeat: self.report(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,14 +31,14 @@ class Demo:
     Attributes:
         workload: Tasks and environments.
         agents: Policy and world model.
-        selector: How far ahead to speculate.
+        make_selector: Makes what says how far ahead to speculate.
         out: Directory for what is written.
         pace: Seconds a decoding step of the policy takes at least.
     """
 
     workload: Workload
     agents: Agents
-    selector: Selector
+    make_selector: Callable[[], Selector]
     out: Path
     pace: float = 0.0
 
@@ -73,7 +74,7 @@ class Demo:
             self.workload.plan,
             self.agents.make_policy,
             self.agents.make_world_model,
-            selector=self.selector,
+            make_selector=self.make_selector,
             run_seed=self.workload.seed,
             on_begin=lambda mode, repeat: progress.begin(mode.value),
             on_turn=progress.turn,

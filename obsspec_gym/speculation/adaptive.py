@@ -87,7 +87,7 @@ class AdaptiveSelector(Selector):
     def __init__(
         self,
         max_depth: int = 8,
-        max_breadth: int = 8,
+        max_breadth: int = 4,
         *,
         kind: Callable[[Action], Hashable] = command_kind,
         caution: float = 1.25,
@@ -111,6 +111,11 @@ class AdaptiveSelector(Selector):
         self._begun: dict[EpisodeId, tuple[float, int]] = {}
         self._passed: dict[Hashable, int] = {}
         self._deficits: tuple[int, tuple[float, ...]] = (-1, ())
+
+    @property
+    def depth(self) -> int:
+        """Observations ahead at most."""
+        return self._max_depth
 
     def __repr__(self) -> str:
         return f"AdaptiveSelector(max_depth={self._max_depth}, max_breadth={self._max_breadth})"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 from obsspec_gym.agents.history import History
@@ -50,7 +50,7 @@ class Experiment:
             cache, or the later modes are faster for reasons of their own.
         make_world_model: Makes the world model of one speculative run.
         modes: What to run, in this order; in each further repeat the order moves by one.
-        selector: How far ahead the speculative and oracle runs speculate; ``FixedSelector(1, 1)`` by default.
+        make_selector: Makes the selector of one speculative run; the oracle speculates as deep as that one may.
         repeats: How often.
         run_seed: Seeds the completions, equally in every run.
         before_run: Is awaited with the policy and the world model (or ``None``) before a run's time begins, such as
@@ -65,7 +65,7 @@ class Experiment:
     make_policy: Callable[[], Policy | Callable[[History, int], Any]]
     make_world_model: Callable[[], WorldModel | Callable[[History, Action], Any]]
     modes: Sequence[Mode] = (Mode.SEQUENTIAL, Mode.SPECULATIVE, Mode.ORACLE)
-    selector: Selector = field(default_factory=FixedSelector)
+    make_selector: Callable[[], Selector] = FixedSelector
     repeats: int = 1
     run_seed: int = 0
     before_run: Callable[[Any, Any], Awaitable[None]] | None = None
@@ -127,7 +127,9 @@ class Experiment:
     def _selector(self, mode: Mode) -> Selector:
         if mode is Mode.SEQUENTIAL:
             return Off()
-        return FixedSelector(UNBOUNDED_DEPTH, 1) if mode is Mode.LIMIT else self.selector
+        if mode is Mode.LIMIT:
+            return FixedSelector(UNBOUNDED_DEPTH, 1)
+        return self.make_selector() if mode is Mode.SPECULATIVE else FixedSelector(self.make_selector().depth, 1)
 
 
 def run_modes(

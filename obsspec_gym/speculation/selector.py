@@ -55,7 +55,15 @@ class Candidate:
 
 
 class Selector(ABC):
-    """Chooses a budget for every turn; may decline single predictions, and may learn from what happened."""
+    """Chooses a budget for every turn; may decline single predictions, and may learn from what happened.
+
+    One selector belongs to one run: what it has learnt is of that run.
+    """
+
+    @property
+    @abstractmethod
+    def depth(self) -> int:
+        """Observations ahead at most."""
 
     @abstractmethod
     def budget(self, acted: History) -> Budget:
@@ -92,6 +100,11 @@ class FixedSelector(Selector):
                 f"a selector needs depth >= 0 and breadth >= 1, got depth={depth} and breadth={breadth}"
             )
         self._budget = Budget(depth, breadth, "fixed")
+
+    @property
+    def depth(self) -> int:
+        """Observations ahead."""
+        return self._budget.depth
 
     def budget(self, acted: History) -> Budget:
         """The fixed budget."""

@@ -57,7 +57,7 @@ class ObsSpecGRPOTrainer(RolloutTrainer):
         num_envs: How many terminals to make.
         terminal_options: Arguments of those terminals: ``sandbox``, ``max_turns``, ``latency``, ...
         world_model: Predicts observations; ``None`` for no speculation. It stays the caller's.
-        speculation: How far ahead to speculate; by default ``FixedSelector(1, 1)``.
+        speculation: How far ahead to speculate; an ``AdaptiveSelector`` by default.
         max_turn_tokens: Bound on one completion, in tokens.
         system_prompt: As in :class:`~obsspec_gym.agents.lm_policy.LMPolicy`.
         engine: Generates instead of a ``TransformersEngine`` on the trainer's model. It stays the caller's, and its

@@ -247,7 +247,7 @@ def test_i7_an_update_drops_every_uncommitted_future_finished_or_not() -> None:
     async def main(update: bool) -> tuple[bool, int]:
         engine = SimulatedEngine(constant_step(0.01))
         model = ScriptedWorldModel.right(lambda history, action: Outcome("ok"))
-        speculator = Speculator(TokenPolicy(engine, Sampling()), model)
+        speculator = Speculator(TokenPolicy(engine, Sampling()), model, FixedSelector(1, 1))
         action = speculator.start(EpisodeId("t"), "go")
         chosen = await action
         turn = asyncio.ensure_future(speculator.turn(action.history, chosen, execute=_after(1.0, Outcome("ok"))))
