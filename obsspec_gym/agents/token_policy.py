@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from obsspec_gym.agents.engine.base import Engine
+from obsspec_gym.agents.engine.base import Engine, EngineLoad
 from obsspec_gym.agents.generation import Generation
 from obsspec_gym.agents.history import History
 from obsspec_gym.types import Action, Completion, Hint, Observation, Priority, Sampling, TokenIds
@@ -51,6 +51,10 @@ class TokenPolicy:
     def encode_action(self, action: Action) -> TokenIds:
         """The token ids."""
         return tuple(action)
+
+    def load(self) -> EngineLoad:
+        """How busy the engine is."""
+        return self._engine.load()
 
     def encode_observation(self, history: History | None, observation: Observation) -> TokenIds:
         """The observation's token ids."""

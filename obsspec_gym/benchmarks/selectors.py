@@ -21,7 +21,7 @@ from obsspec_gym.errors import InvalidArgumentError
 from obsspec_gym.speculation.profiles import Lognormal, Mixture, Profile, get_profile
 from obsspec_gym.speculation.simulate import Setting, simulate
 
-DEFAULTS: dict[str, Any] = {"cells": 64, "turns": 8, "seed": 0}
+DEFAULTS: dict[str, Any] = {"cells": 60, "turns": 6, "seed": 0}
 FULL: dict[str, Any] = {"cells": 256}
 
 ROLLOUTS = (1, 4, 16, 64, 256)

@@ -77,3 +77,22 @@ def test_bad_options_are_one_sentence() -> None:
     with pytest.raises(InvalidArgumentError, match="turns must be >= 1, got 0"):
         run("lossless", full=False, options={"turns": 0}, report=print)
     assert names() == ["determinism", "lossless", "overhead", "overlap", "sandbox"]
+
+
+def test_adaptive_and_fixed_selectors_are_compared_over_a_grid() -> None:
+    result = small("selectors", cells=3, turns=2)
+    assert result["count"] == len(result["cells"]) == 3
+    assert result["worst_ratio"] == max(cell["adaptive_ratio"] for cell in result["cells"])
+    for cell in result["cells"]:
+        assert cell["best_ratio"] == min(cell["ratios"].values())
+
+
+def test_the_papers_numbers_stand_beside_ours() -> None:
+    result = small("paper", rollouts=2)
+    for profile in ("paper_8b", "paper_32b"):
+        beside = result[profile]["paper"]
+        assert set(beside) == {
+            "saving", "discarded_tokens_depth_1", "discarded_tokens_growth", "latency_breadth_8"
+        }  # fmt: skip
+        assert all(each["hit"] or each["why"] for each in beside.values())
+        assert set(result[profile]["sensitivity"]) == {"output", "turns", "tool", "first_prompt", "observation"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,12 +14,13 @@ from obsspec_gym.agents.engine.simulated import SimulatedEngine, constant_step
 from obsspec_gym.agents.fakes import ScriptedWorldModel
 from obsspec_gym.agents.history import History
 from obsspec_gym.agents.token_policy import TokenPolicy
+from obsspec_gym.speculation.adaptive import AdaptiveSelector
 from obsspec_gym.speculation.clock import run_virtual
 from obsspec_gym.speculation.collector import Collection
 from obsspec_gym.speculation.comparison import compare
 from obsspec_gym.speculation.predictor import Patience
 from obsspec_gym.speculation.record import Fate, TurnRecord
-from obsspec_gym.speculation.selector import FixedSelector, Off
+from obsspec_gym.speculation.selector import FixedSelector, Off, Selector
 from obsspec_gym.speculation.speculator import Speculator
 from obsspec_gym.types import EpisodeId, Outcome, Prediction, Sampling
 
@@ -45,14 +47,21 @@ worlds = st.builds(
     seconds=st.sampled_from([0.0, 0.01, 0.2]),
     right=st.sampled_from([0.0, 0.5, 1.0]),
     max_futures=st.sampled_from([1, 4, 64]),
+    make_selector=st.sampled_from([FixedSelector, AdaptiveSelector]),
 )
 def test_trajectories_are_those_of_the_sequential_run(
-    world: World, depth: int, breadth: int, seconds: float, right: float, max_futures: int
+    world: World,
+    depth: int,
+    breadth: int,
+    seconds: float,
+    right: float,
+    max_futures: int,
+    make_selector: Callable[[int, int], Selector],
 ) -> None:
     sequential = world.run(None, Off())
     executed = world.executed
     model = moody_world_model(world, seconds, right)
-    speculative = world.run(model, FixedSelector(depth, breadth), max_futures=max_futures)
+    speculative = world.run(model, make_selector(depth, breadth), max_futures=max_futures)
     comparison = compare(sequential.trajectories, speculative.trajectories)
     assert comparison.identical, comparison.summary()  # I2a
     assert world.executed == executed  # I3
