@@ -109,6 +109,8 @@ class Predictor:
 
     async def _ask(self, history: History, action: Action, breadth: int) -> list[Prediction]:
         predictions = await self._world_model.predict(history, action, breadth)
+        if len(predictions) == 1 and isinstance(predictions[0], Prediction):
+            return list(predictions)
         distinct: dict[bytes, Prediction] = {}
         for prediction in predictions:
             if not isinstance(prediction, Prediction):

@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from obsspec_gym.agents.history import History
-from obsspec_gym.agents.world_model.calibration import outcome_key
 from obsspec_gym.speculation.command_kind import command_kind
 from obsspec_gym.speculation.futures import Future, Futures
 from obsspec_gym.speculation.record import Fate, FutureRecord, PredictionRecord, Span, TurnRecord, is_empty
@@ -45,6 +44,7 @@ class TurnRecorder:
     def end(
         self,
         acted: History,
+        real: History,
         outcome: Outcome,
         children: Sequence[Future],
         discarded: Sequence[Future],
@@ -69,7 +69,7 @@ class TurnRecorder:
             prediction=Span(root.prediction_started, root.prediction_ready) if hit else None,
             tool=Span(turn.tool_started, now),
             ends=outcome.ends,
-            predictions=tuple(_verified(child, outcome) for child in children),
+            predictions=tuple(_verified(child, real, outcome) for child in children),
             late=int(late),
             futures=tuple(_decided(future, acted.turn, now) for future in decided if future.generation),
             depth=turn.budget.depth,
@@ -88,15 +88,14 @@ class TurnRecorder:
         self._dropped.pop(episode, None)
 
 
-def _verified(child: Future, outcome: Outcome) -> PredictionRecord:
+def _verified(child: Future, real: History, outcome: Outcome) -> PredictionRecord:
     prediction = child.prediction
     assert prediction is not None
-    predicted = outcome_key(prediction)
     return PredictionRecord(
         source=prediction.source,
         probability=prediction.probability,
         span=Span(child.prediction_started, child.prediction_ready),
-        matched=predicted == outcome_key(outcome),
+        matched=child.history.world_key == real.world_key and prediction.ends == outcome.ends,
         empty=is_empty(outcome.observation),
         rank=child.rank,
         declined=child.chance <= 0,

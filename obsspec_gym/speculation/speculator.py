@@ -165,7 +165,7 @@ class Speculator:
         tokens = () if outcome.ends else self.policy.encode_observation(acted, outcome.observation)
         real = acted.observe(outcome.observation, tokens, outcome.visible)
         kept, discarded = futures.commit(real, outcome.ends)
-        record = self._recorder.end(acted, outcome, children, discarded, late, now)
+        record = self._recorder.end(acted, real, outcome, children, discarded, late, now)
         self._selector.observe(acted, record)
         if self._predictor is not None:
             self._predictor.observe(Transition(acted, outcome, record.tool.seconds))

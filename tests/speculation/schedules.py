@@ -203,6 +203,10 @@ class DrawnSelector(Selector):
         self._schedule = schedule
         self.declined: set[str] = set()
 
+    @property
+    def depth(self) -> int:
+        return max(plan.depth for plan in self._schedule.plans)
+
     def budget(self, acted: History) -> Budget:
         plan = self._schedule.plan(acted.episode, acted.turn - 1)
         return Budget(plan.depth, plan.breadth, f"drawn {plan.depth}x{plan.breadth}")
