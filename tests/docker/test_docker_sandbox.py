@@ -204,6 +204,41 @@ def test_a_full_disk_is_no_end(docker_sandbox: DockerSandbox) -> None:
     assert said(docker_sandbox, "rm fill /tmp/fill; echo on") == "on"
 
 
+def test_every_connection_is_closed_whoever_lost_it(daemon: Daemon) -> None:
+    sandbox = DockerSandbox()
+    sandbox.start()
+    gc.collect()
+    before = len(os.listdir("/proc/self/fd"))
+    # As after a Ctrl-C between the start of a process and the moment when somebody answers for it.
+    lost = [sandbox._container.execute("0:0", ["sleep", "1000"])[0] for _ in range(3)]
+    assert len(os.listdir("/proc/self/fd")) > before
+    sandbox.close()
+    assert all(pipes.closed for pipes in lost)
+    assert len(os.listdir("/proc/self/fd")) < before
+
+
+def test_a_fork_keeps_no_descriptor_that_it_does_not_need(docker_sandbox: DockerSandbox) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    twin = docker_sandbox.fork()
+    assert twin._resources.pipes._open == set()
+    twin.close()
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_fork_that_cannot_be_is_refused_before_anything_is_started(daemon: Daemon) -> None:
+    sandbox = DockerSandbox(user="root", workdir="/work")
+    sandbox.start()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(DockerSandbox, "start", lambda self: pytest.fail("started"))
+        patch.setattr(DockerSandbox, "_start", lambda self, origin: pytest.fail("started"))
+        with pytest.raises(SandboxError, match="cannot be forked"):
+            sandbox.fork()
+    assert said(sandbox, "echo on") == "on"
+    sandbox.close()
+    with pytest.raises(ClosedError):
+        sandbox.fork()
+
+
 def test_forks_are_apart(docker_sandbox: DockerSandbox) -> None:
     docker_sandbox.run("mkdir -p src; cd src; echo 1 >a; ln -s a b; chmod 600 a; echo t >/tmp/t; x=1")
     twin = docker_sandbox.fork()

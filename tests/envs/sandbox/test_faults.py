@@ -25,7 +25,10 @@ from obsspec_gym.errors import InvalidArgumentError, SandboxError
 
 pytestmark = pytest.mark.filterwarnings("ignore::obsspec_gym.envs.sandbox.local.NoIsolationWarning")
 
-HANG = 60.0  # far beyond every timeout here; a busy machine is slow, not hanging
+TIMEOUT = 2.0
+BOUND = TIMEOUT + 2.0  # of a step, whatever breaks in it
+START = 60.0  # of a step that starts or ends an episode: a busy machine is slow, not hanging
+HANG = 2 * START
 
 
 class Suite:
@@ -53,7 +56,7 @@ class Two:
         self.made: list[SupervisedSandbox] = []
         self.lock = threading.Lock()
         self.envs = TerminalVectorEnv(
-            2, suite=Suite(), task=0, sandbox=lambda: self.make(kind, options), timeout=2.0, max_turns=9
+            2, suite=Suite(), task=0, sandbox=lambda: self.make(kind, options), timeout=TIMEOUT, max_turns=9
         )
         self.pool = ThreadPoolExecutor(1)
 
@@ -73,9 +76,11 @@ class Two:
         """The sandbox that knows it is the first one's."""
         return next(sandbox for sandbox in self.made if sandbox.run("echo $v").output == b"first\n")
 
-    def step(self, first: str, second: str) -> tuple[str, bool, dict[str, Any]]:
-        """The first one's observation, whether it was truncated, and its info; checks the second one's."""
+    def step(self, first: str, second: str, bound: float = BOUND) -> tuple[str, bool, dict[str, Any]]:
+        """The first one's observation, whether it was truncated, and its info; checks the second one and the time."""
+        began = time.monotonic()
         observations, _, _, truncated, infos = self.pool.submit(self.envs.step, [first, second]).result(HANG)
+        assert time.monotonic() - began < bound
         if second == "echo $v":
             assert observations[1] == "second\n[exit 0] ~"
         info = {key: value[0] for key, value in infos.items() if not key.startswith("_") and infos[f"_{key}"][0]}
@@ -83,7 +88,7 @@ class Two:
 
     def goes_on(self) -> None:
         """After a truncated step: the next resets the first one, which then works."""
-        self.step("ignored", "echo $v")
+        self.step("ignored", "echo $v", START)
         assert self.step("echo $v.", "echo $v")[0] == ".\n[exit 0] ~"
 
     def close(self) -> None:
@@ -160,9 +165,7 @@ def test_a_supervisor_that_is_gone_truncates(two: Two, moment: str) -> None:
 def test_a_stopped_shell_ends_at_its_timeout(two: Two) -> None:
     two.begin()
     os.kill(shell(two.first), signal.SIGSTOP)
-    began = time.monotonic()
     observation, truncated, _ = two.step("echo on", "echo $v")
-    assert time.monotonic() - began < HANG
     assert (observation.splitlines()[-1].split(" after")[0], truncated) == ("[timeout", False)
     assert two.step("echo on", "echo $v")[0].startswith("on\n[exit 0")
 
@@ -191,9 +194,9 @@ def test_a_sandbox_that_cannot_be_started_any_more(
     two.begin()
     processes = descendants(os.getpid())
     with monkeypatch.context() as patch:
-        two.step("submit", "echo $v")
+        two.step("submit", "echo $v", START)
         patch.setattr(module, name, fault)
-        two.step("ignored", "echo $v")  # resets, and fails
+        two.step("ignored", "echo $v", START)  # resets, and fails
         observation, truncated, info = two.step("echo on", "echo $v")
     # Where the first of all calls fails there is no sandbox to break: the reset itself is told of.
     assert (truncated, info["broken"]) == (True, True), observation
