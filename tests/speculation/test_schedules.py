@@ -39,7 +39,7 @@ schedules = st.builds(
     environments=st.integers(1, 3),
     turns=st.integers(2, 6),
     answers=st.integers(1, 3),
-    longest=st.integers(1, 9),
+    longest=st.sampled_from([9, 1, 3, 15]),
     step=st.sampled_from([1, 5]),
     slowing=st.booleans(),
     max_running=st.sampled_from([1, 3, 64]),
@@ -84,7 +84,7 @@ def test_the_schedules_were_not_idle() -> None:
     assert SEEN["compared"] >= 1200
     assert SEEN["deep"] >= 50
     for kind in ("updates", "interruptions", "breakdowns", "hits", "misses", "late", "given_up", "mid_generation"):
-        assert SEEN[kind] >= 200, (kind, SEEN)
+        assert SEEN[kind] >= 100, (kind, SEEN)
 
 
 @pytest.mark.parametrize("steps", [1, 2, 3, 4])
