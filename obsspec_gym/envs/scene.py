@@ -125,13 +125,14 @@ def judge(sandbox: Sandbox, task: Task, answer: str, made: Mapping[str, bytes] |
 def _with_rewards(task: Task, mark: str) -> str:
     """The verifier, and after it a mark that it cannot have printed by chance.
 
-    Where it left a reward, a line's end and what it wrote follow: an empty file is a reward that broke, not none.
+    Where it left a reward, a line's end and what it wrote follow: an empty file is a reward that broke, not none. No
+    program is run here that an agent might have replaced.
     """
     files = shlex.join(task.rewards)
     return (
         f"(\n{task.verifier}\n)\nstatus=$?\nprintf '\\n%s' {mark}\n"
         f'for file in {files}; do if [ -e "$file" ] || [ -L "$file" ]; then\n'
-        f'echo; if [ -f "$file" ]; then head -c {_REWARD_BYTES} "$file"; fi; break\n'
+        f'echo; if [ -f "$file" ]; then IFS= read -r -N {_REWARD_BYTES} text < "$file"; printf %s "$text"; fi; break\n'
         "fi; done\nexit $status"
     )
 

@@ -19,6 +19,8 @@ _SYSTEM = re.compile(
 )
 _INTERPRETER = re.compile(r"(?<![\w.])(/usr)?/bin/(env|(ba|da)?sh|python3?)\b(?!/)")
 _PREPARE = """
+# None of these programs is looked for where the Dockerfile's PATH says.
+path=$PATH PATH=/usr/sbin:/usr/bin:/sbin:/bin
 # Nothing that an agent left where tests and rewards belong is looked at.
 for place in /tests /logs/verifier; do
   rm -rf "$place" 2> /dev/null
@@ -27,6 +29,7 @@ done
 cp -r "$VERIFIER/tests/." /tests || exit 1
 # Nor what an agent has laid in a home for every Python to load.
 export PYTHONNOUSERSITE=1
+PATH=$path
 """
 _PYTEST = """
 exec /usr/bin/python3 -I -m pytest -q -p no:cacheprovider -c /dev/null --rootdir /tests {files}
@@ -59,7 +62,7 @@ def verifier(tests: Mapping[str, bytes]) -> tuple[str, tuple[str, ...]]:
     """The script that grades, and where it leaves rewards."""
     script = tests.get("tests/test.sh")
     if script is not None and not needs_network(script.decode("utf-8", "replace")):
-        return f"{_PREPARE}bash /tests/test.sh\n", REWARDS
+        return f"{_PREPARE}/bin/bash /tests/test.sh\n", REWARDS
     files = sorted(f"/{path}" for path in tests if re.fullmatch(r"tests/test_[^/]*\.py", path))
     if not files:
         return "echo 'tests/test.sh needs the network, and there is no tests/test_*.py'; exit 1", ()

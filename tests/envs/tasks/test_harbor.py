@@ -190,7 +190,7 @@ def test_scripts_that_fetch_something_are_told_from_others(script: str, expected
 def test_a_test_script_that_needs_no_network_is_what_grades(write: Write) -> None:
     task = HarborSuite(write(tests__test_DOT_sh="pytest /tests\n")).task(0)
     assert task.rewards == REWARDS
-    assert "bash /tests/test.sh" in task.verifier
+    assert "/bin/bash /tests/test.sh" in task.verifier
     task = HarborSuite(write(tests__test_DOT_sh="uvx pytest /tests\n", tests__test_sum_DOT_py=None)).task(0)
     assert (
         "needs the network"
@@ -274,12 +274,27 @@ TAMPERING = {
 @pytest.mark.parametrize("script", ["python3 -m pytest -q -p no:cacheprovider /tests", "uvx pytest /tests"])
 @pytest.mark.usefixtures("needs_image")
 def test_an_agent_that_is_root_cannot_replace_what_tests_run(write: Write, script: str, how: str) -> None:
-    env = TerminalEnv(f"harbor:{write(tests__test_DOT_sh=script)}", task=0)
+    env = TerminalEnv(f"harbor:{write(task_DOT_toml="", tests__test_DOT_sh=script)}", task=0)
     try:
         for solution, reward in ((":", 0.0), ("echo 3 > /work/sum", 1.0)):
             env.reset()
             env.step(f"{solution}; {TAMPERING[how]}")
             assert env.step("submit")[1] == reward, solution
+    finally:
+        env.close()
+
+
+@pytest.mark.usefixtures("needs_image")
+def test_programs_where_the_dockerfiles_path_says_are_for_tests_alone(write: Write) -> None:
+    dockerfile = "FROM ubuntu\nENV PATH=/work/bin:$PATH\nWORKDIR /work\n"
+    script = "tool; echo 0 > /logs/verifier/reward.txt; exit 1\n"
+    env = TerminalEnv(f"harbor:{write(environment__Dockerfile=dockerfile, tests__test_DOT_sh=script)}", task=0)
+    try:
+        env.reset()
+        plant = "printf '#!/bin/sh\\necho 1 > /logs/verifier/reward.txt; echo 1\\n' > bin/$p; chmod +x bin/$p"
+        env.step(f"mkdir bin; for p in bash cp find rm mkdir head cat tool; do {plant}; done")
+        _, reward, _, _, info = env.step("submit")
+        assert (reward, info["verifier_output"]) == (0.0, "1\n")
     finally:
         env.close()
 
