@@ -274,7 +274,7 @@ TAMPERING = {
 @pytest.mark.parametrize("script", ["python3 -m pytest -q -p no:cacheprovider /tests", "uvx pytest /tests"])
 @pytest.mark.usefixtures("needs_image")
 def test_an_agent_that_is_root_cannot_replace_what_tests_run(write: Write, script: str, how: str) -> None:
-    env = TerminalEnv(f"harbor:{write(task_DOT_toml="", tests__test_DOT_sh=script)}", task=0)
+    env = TerminalEnv(f"harbor:{write(task_DOT_toml='', tests__test_DOT_sh=script)}", task=0)
     try:
         for solution, reward in ((":", 0.0), ("echo 3 > /work/sum", 1.0)):
             env.reset()
