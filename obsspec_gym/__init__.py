@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from obsspec_gym.agents.world_model.lm import LMWorldModel
     from obsspec_gym.agents.world_model.loading import load_world_model
     from obsspec_gym.agents.world_model.memory import MemoryWorldModel
+    from obsspec_gym.agents.world_model.tabular import TabularWorldModel
     from obsspec_gym.envs.latency import LatencyProfile
     from obsspec_gym.envs.observation import ObservationFormat
     from obsspec_gym.envs.sandbox import Sandbox, make_sandbox
@@ -42,10 +43,12 @@ if TYPE_CHECKING:
         SandboxUnavailableError,
     )
     from obsspec_gym.spaces import TerminalText
+    from obsspec_gym.speculation.adaptive import AdaptiveSelector
     from obsspec_gym.speculation.collector import Collection, collect, collect_async
     from obsspec_gym.speculation.comparison import Comparison, compare
     from obsspec_gym.speculation.metrics import Measures, measure
     from obsspec_gym.speculation.selector import Budget, FixedSelector, Off, Selector
+    from obsspec_gym.speculation.single import ObsSpecEnv
     from obsspec_gym.speculation.slot import Episode
     from obsspec_gym.speculation.speculator import Speculator
     from obsspec_gym.speculation.trajectory import Step, Trajectory
@@ -63,6 +66,7 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
+    "AdaptiveSelector",
     "Budget",
     "CascadeWorldModel",
     "ClosedError",
@@ -85,6 +89,7 @@ __all__ = [
     "Measures",
     "MemoryWorldModel",
     "MissingExtraError",
+    "ObsSpecEnv",
     "ObsSpecError",
     "ObsSpecVectorEnv",
     "ObservationFormat",
@@ -103,6 +108,7 @@ __all__ = [
     "Speculator",
     "Step",
     "Suite",
+    "TabularWorldModel",
     "Task",
     "TerminalEnv",
     "TerminalText",
@@ -148,6 +154,7 @@ _MODULES = {
     "agents.world_model.lm": ("LMWorldModel",),
     "agents.world_model.loading": ("load_world_model",),
     "agents.world_model.memory": ("MemoryWorldModel",),
+    "agents.world_model.tabular": ("TabularWorldModel",),
     "envs.latency": ("LatencyProfile",),
     "envs.observation": ("ObservationFormat",),
     "envs.sandbox": (
@@ -176,6 +183,7 @@ _MODULES = {
         "SandboxUnavailableError",
     ),
     "spaces": ("TerminalText",),
+    "speculation.adaptive": ("AdaptiveSelector",),
     "speculation.collector": (
         "Collection",
         "collect",
@@ -195,6 +203,7 @@ _MODULES = {
         "Off",
         "Selector",
     ),
+    "speculation.single": ("ObsSpecEnv",),
     "speculation.slot": ("Episode",),
     "speculation.speculator": ("Speculator",),
     "speculation.trajectory": (

@@ -18,8 +18,13 @@ def run(name: str) -> str:
     return done.stdout
 
 
-def test_frozen_lake():
-    assert run("frozen_lake.py").endswith("trajectories equal: True\n")
+@pytest.mark.parametrize("name", ["frozen_lake.py", "cartpole.py", "text_world.py"])
+def test_gymnasium(name: str):
+    if name == "text_world.py":
+        pytest.importorskip("textworld", reason="TextWorld (PyPI textworld) is not installed")
+    said = run(name)
+    assert "saved, trajectories equal: True\n" in said
+    assert "False" not in said
 
 
 def test_own_loop():

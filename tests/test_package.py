@@ -10,6 +10,7 @@ import pytest
 import obsspec_gym
 
 PUBLIC = [
+    "AdaptiveSelector",
     "Budget",
     "CascadeWorldModel",
     "ClosedError",
@@ -32,6 +33,7 @@ PUBLIC = [
     "Measures",
     "MemoryWorldModel",
     "MissingExtraError",
+    "ObsSpecEnv",
     "ObsSpecError",
     "ObsSpecVectorEnv",
     "ObservationFormat",
@@ -50,6 +52,7 @@ PUBLIC = [
     "Speculator",
     "Step",
     "Suite",
+    "TabularWorldModel",
     "Task",
     "TerminalEnv",
     "TerminalText",

@@ -15,11 +15,13 @@ from obsspec_gym.agents.history import History
 from obsspec_gym.agents.policy import Policy
 from obsspec_gym.agents.world_model.base import WorldModel
 from obsspec_gym.errors import InvalidArgumentError
+from obsspec_gym.speculation.conform import conforming_policy, conforming_world_model
 from obsspec_gym.speculation.next_action import NextAction
 from obsspec_gym.speculation.record import TurnRecord
 from obsspec_gym.speculation.selector import Selector
-from obsspec_gym.speculation.slot import Episode, Slot, as_slots
+from obsspec_gym.speculation.slot import Episode, Slot, as_slots, spaces_of
 from obsspec_gym.speculation.speculator import Speculator
+from obsspec_gym.speculation.stepping import Viewer
 from obsspec_gym.speculation.trajectory import Step, Trajectory
 from obsspec_gym.types import Action, Completion, Outcome
 
@@ -64,6 +66,7 @@ async def collect_async(
     world_model: WorldModel | Callable[[History, Action], Any] | None = None,
     selector: Selector | None = None,
     *,
+    visible: Sequence[str] = (),
     on_trajectory: Callable[[Trajectory], None] | None = None,
     on_turn: Callable[[TurnRecord], None] | None = None,
     **speculation: Any,
@@ -76,6 +79,8 @@ async def collect_async(
         policy: Chooses actions.
         world_model: Predicts observations; ``None`` for none.
         selector: How far ahead to speculate.
+        visible: Names of the entries of ``info`` that the policy reads, in ``history.visible``; a world model has to
+            predict them too.
         on_trajectory: Is called with each trajectory as it is finished.
         on_turn: Is called with each turn's record as it is decided.
         **speculation: Further arguments of :class:`~obsspec_gym.speculation.speculator.Speculator`.
@@ -89,6 +94,8 @@ async def collect_async(
     if len({episode.id for episode in episodes}) != len(episodes):
         raise InvalidArgumentError("episodes must have distinct ids (task and sample), got two with the same")
     slots = as_slots(environments)
+    observed, acted = spaces_of(environments)
+    viewer = Viewer(observed, visible)
     turns: list[TurnRecord] = []
 
     def note(turn: TurnRecord) -> None:
@@ -96,7 +103,13 @@ async def collect_async(
         if on_turn is not None:
             on_turn(turn)
 
-    speculator = Speculator(policy, world_model, selector, on_turn=note, **speculation)
+    speculator = Speculator(
+        conforming_policy(policy, acted),
+        conforming_world_model(world_model, observed),
+        selector,
+        on_turn=note,
+        **speculation,
+    )
     clock = asyncio.get_running_loop().time
     started = clock()
     queue = deque(enumerate(episodes))
@@ -105,7 +118,7 @@ async def collect_async(
     async def work(slot: Slot) -> None:
         while queue:
             index, episode = queue.popleft()
-            finished[index] = trajectory = await rollout(slot, episode, speculator)
+            finished[index] = trajectory = await rollout(slot, episode, speculator, viewer)
             if on_trajectory is not None:
                 on_trajectory(trajectory)
 
@@ -128,9 +141,9 @@ async def collect_async(
     )
 
 
-async def rollout(slot: Slot, episode: Episode, speculator: Speculator) -> Trajectory:
+async def rollout(slot: Slot, episode: Episode, speculator: Speculator, viewer: Viewer) -> Trajectory:
     """Runs one episode to its end. What breaks on the way truncates it, with the reason."""
-    run = _Run(slot, episode, speculator, asyncio.get_running_loop().time())
+    run = _Run(slot, episode, speculator, viewer, asyncio.get_running_loop().time())
     try:
         await run.play()
     except asyncio.CancelledError:
@@ -148,10 +161,11 @@ async def rollout(slot: Slot, episode: Episode, speculator: Speculator) -> Traje
 class _Run:
     """One episode under way."""
 
-    def __init__(self, slot: Slot, episode: Episode, speculator: Speculator, started: float) -> None:
+    def __init__(self, slot: Slot, episode: Episode, speculator: Speculator, viewer: Viewer, started: float) -> None:
         self.slot = slot
         self.episode = episode
         self.speculator = speculator
+        self.viewer = viewer
         self.started = started
         self.finished = started
         self.steps: list[Step] = []
@@ -161,9 +175,9 @@ class _Run:
         self.stage = "reset"
 
     async def play(self) -> None:
-        observation, _ = await self.slot.reset(self.episode)
+        view = self.viewer.of(*await self.slot.reset(self.episode))
         self.stage = "policy"
-        pending: NextAction | None = self.speculator.start(self.episode.id, observation)
+        pending: NextAction | None = self.speculator.start(self.episode.id, view.observation, view.visible)
         while pending is not None:
             action = await pending
             tool = self.execute(pending, action)
@@ -175,13 +189,14 @@ class _Run:
         self.stage, began = "environment", clock()
         observation, reward, terminated, truncated, info = await self.slot.step(action)
         self.finished, self.stage = clock(), "policy"
+        view = self.viewer.of(observation, info)
         completion: Completion = pending.completion()
         self.history = pending.history.act(action, completion.token_ids)
-        self.steps.append(Step(action, completion, observation, reward, pending.hit, self.finished - began))
+        self.steps.append(Step(action, completion, view.observation, reward, pending.hit, self.finished - began))
         self.terminated, self.truncated = terminated, truncated
         self.reason = str(info.get("reason", "turn limit")) if truncated else ""
         self.broken = truncated and bool(info.get("broken", False))
-        return Outcome(observation, ends=terminated or truncated)
+        return Outcome(view.observation, terminated or truncated, view.visible)
 
     def trajectory(self) -> Trajectory:
         return Trajectory(

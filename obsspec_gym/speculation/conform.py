@@ -19,9 +19,10 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
+from obsspec_gym.agents.engine.base import EngineLoad
 from obsspec_gym.agents.generation import Generation
 from obsspec_gym.agents.history import History
-from obsspec_gym.agents.policy import Policy, as_policy
+from obsspec_gym.agents.policy import Policy, Served, as_policy
 from obsspec_gym.agents.world_model.base import WorldModel
 from obsspec_gym.spaces import TerminalText
 from obsspec_gym.speculation.predictor import as_world_model
@@ -79,18 +80,23 @@ def _(space: spaces.Dict, value: Any) -> Any:
 
 @conform.register(spaces.Tuple)
 def _(space: spaces.Tuple[Any], value: Any) -> Any:
-    if not isinstance(value, Sequence | np.ndarray) or len(value) != len(space.spaces):
+    if not _is_row(value) or len(value) != len(space.spaces):
         return copy.deepcopy(value)
     return tuple(conform(part, item) for part, item in zip(space.spaces, value, strict=True))
 
 
 @conform.register
 def _(space: spaces.Sequence, value: Any) -> Any:
-    if space.stack:
-        return copy.deepcopy(value)
-    if not isinstance(value, Sequence | np.ndarray):
+    if space.stack or not _is_row(value):
         return copy.deepcopy(value)
     return tuple(conform(space.feature_space, item) for item in value)
+
+
+def _is_row(value: Any) -> bool:
+    """Whether a value is a row of values; a text is one value."""
+    if isinstance(value, np.ndarray):
+        return value.ndim > 0
+    return isinstance(value, Sequence) and not isinstance(value, str | bytes)
 
 
 def _array(space: gym.Space[Any], value: Any) -> Any:
@@ -146,6 +152,18 @@ class ConformingPolicy:
         return self._policy.encode_observation(history, observation)
 
 
+class ServedConformingPolicy(ConformingPolicy):
+    """The same of a policy that knows how busy its engine is."""
+
+    def __init__(self, policy: Policy, space: gym.Space[Any], served: Served) -> None:
+        super().__init__(policy, space)
+        self._served = served
+
+    def load(self) -> EngineLoad:
+        """As the policy's."""
+        return self._served.load()
+
+
 class ConformingWorldModel:
     """A world model whose observations have the form of their space.
 
@@ -176,20 +194,25 @@ class ConformingWorldModel:
 
 
 def conforming_policy(policy: Policy | Callable[[History, int], Any], space: gym.Space[Any]) -> Policy:
-    """The policy, made to give actions in their space's form; text needs no form."""
+    """The policy, made to give actions in their space's form."""
     policy = as_policy(policy)
-    return policy if _is_text(space) else ConformingPolicy(policy, space)
+    if _needs_no_form(space):
+        return policy
+    return (
+        ServedConformingPolicy(policy, space, policy) if isinstance(policy, Served) else ConformingPolicy(policy, space)
+    )
 
 
 def conforming_world_model(
     world_model: WorldModel | Callable[[History, Action], Any] | None, space: gym.Space[Any]
 ) -> WorldModel | None:
-    """The world model, made to predict observations in their space's form; text needs no form."""
+    """The world model, made to predict observations in their space's form."""
     if world_model is None:
         return None
     world_model = as_world_model(world_model)
-    return world_model if _is_text(space) else ConformingWorldModel(world_model, space)
+    return world_model if _needs_no_form(space) else ConformingWorldModel(world_model, space)
 
 
-def _is_text(space: gym.Space[Any]) -> bool:
-    return isinstance(space, spaces.Text | TerminalText)
+def _needs_no_form(space: gym.Space[Any]) -> bool:
+    """Whether a space's values need no form: text, and the plain ``Space`` that stands for an unknown one."""
+    return isinstance(space, spaces.Text | TerminalText) or type(space) is gym.Space

@@ -136,3 +136,16 @@ def as_slots(environments: PerEnvironment | gym.Env[Any, Any] | Sequence[gym.Env
     if not isinstance(environments, Sequence) or not environments:
         raise InvalidArgumentError(f"environments must be a non-empty sequence, got {environments!r:.80}")
     return [EnvSlot(env) if isinstance(env, gym.Env) else env for env in environments]
+
+
+def spaces_of(environments: Any) -> tuple[gym.Space[Any], gym.Space[Any]]:
+    """The observation and action space of one of the environments that :func:`as_slots` takes.
+
+    Slots of a user's own have none: what they give and take is left as it is.
+    """
+    if isinstance(environments, gym.vector.VectorEnv):
+        return environments.single_observation_space, environments.single_action_space
+    first = environments[0] if isinstance(environments, Sequence) else environments
+    if isinstance(first, gym.Env):
+        return first.observation_space, first.action_space
+    return gym.Space(), gym.Space()

@@ -180,7 +180,7 @@ class BarrierStepper:
     def send(self, actions: Any, each: Sequence[Action]) -> list[Future[Row]]:
         """Sends nothing yet: the environments start in :meth:`receive`."""
         self._actions = actions
-        self._rows = [_begun() for _ in each]
+        self._rows = [begun_future() for _ in each]
         return self._rows
 
     def receive(self) -> Batch:
@@ -210,7 +210,7 @@ class BarrierStepper:
 
 def _then(future: Future[Any], function: Callable[[Any], Row]) -> Future[Row]:
     """A future of what the function makes of another's result."""
-    chained = _begun()
+    chained: Future[Row] = begun_future()
 
     def settle(done: Future[Any]) -> None:
         try:
@@ -222,8 +222,8 @@ def _then(future: Future[Any], function: Callable[[Any], Row]) -> Future[Row]:
     return chained
 
 
-def _begun() -> Future[Row]:
+def begun_future() -> Future[Any]:
     """A future that cannot be cancelled: what was sent is executed, whoever still waits for it."""
-    future: Future[Row] = Future()
+    future: Future[Any] = Future()
     future.set_running_or_notify_cancel()
     return future

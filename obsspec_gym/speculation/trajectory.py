@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from obsspec_gym.agents.history import History
 from obsspec_gym.types import Action, Completion, EpisodeId, Observation, TokenIds
 
@@ -127,4 +129,6 @@ class Trajectory:
 
 
 def _plain(value: Any) -> Any:
+    if isinstance(value, np.generic | np.ndarray):
+        return value.tolist()
     return value if isinstance(value, str | int | float | bool | None) else repr(value)

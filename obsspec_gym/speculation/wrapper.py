@@ -129,7 +129,7 @@ class ObsSpecVectorEnv(VectorWrapper):
         self._names = EpisodeNames(self.num_envs)
         self._pending: list[NextAction | None] = [None] * self.num_envs
         self._over = np.ones(self.num_envs, dtype=np.bool_)
-        self._failed = False
+        self._begun = self._failed = False
 
     def reset(
         self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
@@ -144,10 +144,14 @@ class ObsSpecVectorEnv(VectorWrapper):
             options=None if options is None else dict(options),
         )
         indices = [int(index) for index in np.flatnonzero(chosen)]
+        if not isinstance(infos, dict):
+            raise InvalidArgumentError(
+                f"infos must be a dictionary, got {type(infos).__name__}: put DictInfoToList around this wrapper"
+            )
         self._names.reseed(seed, indices)
         each = list(iterate(self.observation_space, observations))
         self._begin([(index, self._viewer.in_batch(each[index], infos, index)) for index in indices], infos)
-        self._failed = False
+        self._begun, self._failed = True, False
         return observations, self._with_handles(infos)
 
     def _chosen(self, mask: Any) -> Mask:
@@ -166,12 +170,13 @@ class ObsSpecVectorEnv(VectorWrapper):
                 episode is over, get a placeholder that the environment ignores.
 
         Raises:
-            ResetNeeded: Before the first reset, and after a step that raised.
+            ResetNeeded: Before the first reset, after a step that raised, and where every episode is over and autoreset
+                disabled.
             InvalidArgumentError: If the policy's actions are none of the action space.
             ObsSpecError: If a generation failed.
         """
         self._require_open()
-        if self._failed or (all(pending is None for pending in self._pending) and self._over.all()):
+        if self._needs_reset():
             raise gym.error.ResetNeeded("act() needs reset() before it")
         wanted = np.ones(self.num_envs, dtype=np.bool_) if mask is None else np.asarray(mask, dtype=np.bool_)
         if wanted.shape != (self.num_envs,):
@@ -198,7 +203,7 @@ class ObsSpecVectorEnv(VectorWrapper):
 
         Raises:
             InvalidArgumentError: If there are more or fewer actions than environments; nothing was sent.
-            ResetNeeded: After a step that raised.
+            ResetNeeded: After a step that raised: its episodes are given up.
         """
         self._require_open()
         if self._failed:
@@ -219,6 +224,10 @@ class ObsSpecVectorEnv(VectorWrapper):
         infos = batch[4]
         self._begin(begun, infos)
         return (*batch[:4], self._with_handles(infos))
+
+    def _needs_reset(self) -> bool:
+        disabled = self._autoreset is AutoresetMode.DISABLED
+        return self._failed or not self._begun or (disabled and bool(self._over.all()))
 
     def _split(self, actions: Any) -> list[Action]:
         """One action for each environment, in the form of their space."""
@@ -266,7 +275,7 @@ class ObsSpecVectorEnv(VectorWrapper):
         """Whether this step's observation is the first of a new episode."""
         if self._autoreset is AutoresetMode.SAME_STEP:
             return row.ends
-        return bool(self._over[index]) and not row.ends and self._pending[index] is None
+        return self._begun and bool(self._over[index]) and not row.ends and self._pending[index] is None
 
     def _begin(self, views: list[tuple[int, View]], infos: dict[str, Any]) -> None:
         """Starts the first generations of new episodes."""

@@ -24,7 +24,7 @@ class Slow(gym.Wrapper[Any, Any, Any, Any]):
     """A FrozenLake whose steps take time."""
 
     def step(self, action: Any) -> Any:
-        time.sleep(0.003)
+        time.sleep(0.01)
         return super().step(action)
 
 
@@ -92,7 +92,7 @@ def test_infos_carry_handles_exactly_where_the_observation_came_as_predicted() -
         return truth if int(action) % 2 else Prediction(15 - truth.observation)
 
     turns: list[TurnRecord] = []
-    envs = ObsSpecVectorEnv(frozen_lakes(4), wander, half_right, on_turn=turns.append)
+    envs = ObsSpecVectorEnv(frozen_lakes(4), wander, half_right, FixedSelector(1, 1), on_turn=turns.append)
     try:
         _, infos = envs.reset(seed=0)
         assert not infos["_next_action"].any()
