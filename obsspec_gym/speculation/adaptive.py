@@ -18,7 +18,7 @@ from obsspec_gym.agents.engine.base import EngineLoad
 from obsspec_gym.agents.history import History
 from obsspec_gym.errors import InvalidArgumentError
 from obsspec_gym.speculation.command_kind import command_kind
-from obsspec_gym.speculation.estimates import QUANTILES, Durations, Rates, StepCost, StepCosts, mean_minimum
+from obsspec_gym.speculation.estimates import QUANTILES, Durations, Rates, StepCosts, mean_minimum
 from obsspec_gym.speculation.record import TurnRecord
 from obsspec_gym.speculation.selector import Budget, Candidate, Selector
 from obsspec_gym.types import Action, EpisodeId
@@ -30,6 +30,9 @@ PRIOR_NEXT = 0.3
 CERTAIN = 0.98
 LEAST_CHANCE = 0.02
 """Less likely candidates are never generated on."""
+
+READING = 0.2
+"""A generation's prompt weighs on the engine like this share of the generation."""
 
 FULL = 0.9
 """Share of the engine's cache that real histories and speculation may fill together."""
@@ -44,11 +47,11 @@ class Price:
 
     Attributes:
         share: The share of each of its seconds that they lose, all together; and that the engine is not free.
-        stall: Seconds that they lose, all together, while its prompt is read.
+        least: Seconds it is charged for even if it is given up at once, for reading its prompt.
     """
 
     share: float
-    stall: float
+    least: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +93,7 @@ class AdaptiveSelector(Selector):
         max_breadth: int = 4,
         *,
         kind: Callable[[Action], Hashable] = command_kind,
-        caution: float = 1.25,
+        caution: float = 1.1,
     ) -> None:
         if max_depth < 1 or max_breadth < 1 or caution < 0:
             raise InvalidArgumentError(
@@ -108,6 +111,7 @@ class AdaptiveSelector(Selector):
         self._generations = Durations(1.0, 0.5)
         self._steps = StepCosts()
         self._running = 0.0
+        self._chances = PRIOR_MATCH  # of what was generated on, lately
         self._begun: dict[EpisodeId, tuple[float, int]] = {}
         self._passed: dict[Hashable, int] = {}
         self._deficits: tuple[int, tuple[float, ...]] = (-1, ())
@@ -136,14 +140,16 @@ class AdaptiveSelector(Selector):
         stretch = self._stretch(tools, asking, 1, _outlasting(tools, asking))
         if stretch.hides <= 0.0:
             return self._look(kind, LOOK_AGAIN, f"tools of {_median(tools):.3g} s end before a prediction is there")
-        first = self._match(kind, 0)
-        said = f"match {first:.2f}, hides {stretch.hides:.3g} s, price {price.share:.2f}"
-        if self._gain(first, stretch, price) <= 0.0:
-            if self._matches.seen((0,)) >= QUANTILES:
-                return self._look(kind, LOOK_AGAIN if self._matches.seen((0, kind)) >= QUANTILES else 1, said)
-            return Budget(1, min(2, self._max_breadth), f"{said}: nothing known yet, as probable as predictions say")
-        depth = self._depth(tools, asking, first, price)
-        return Budget(depth, self._breadth(kind, stretch, price), said)
+        chances = self._ranks(kind)
+        said = f"match {chances[0]:.2f}, hides {stretch.hides:.3g} s, price {price.share:.2f}"
+        breadth = max(
+            (rank + 1 for rank, chance in enumerate(chances) if self._gain(chance, stretch, price) > 0.0), default=0
+        )
+        if breadth:
+            return Budget(self._depth(tools, asking, max(chances), price), breadth, said)
+        if self._matches.seen((0,)) >= QUANTILES:
+            return self._look(kind, LOOK_AGAIN if self._matches.seen((0, kind)) >= QUANTILES else 1, said)
+        return Budget(1, min(2, self._max_breadth), f"{said}: nothing known yet, as probable as predictions say")
 
     def chance(self, candidate: Candidate) -> float:
         """The candidate's calibrated chance, if what is left of the tool's run makes it worth its price."""
@@ -153,7 +159,7 @@ class AdaptiveSelector(Selector):
         prediction = candidate.prediction
         # Of itself a world model that cannot tell says 1: then the rate at which predictions match says more.
         told = prediction.probability
-        prior = told if told < 1 else min(CERTAIN, self._match(kind, candidate.rank))
+        prior = told if told < 1 else min(CERTAIN, self._ranks(kind)[min(candidate.rank, self._max_breadth - 1)])
         names = _names(prediction.source, prediction.probability, candidate.rank, kind)
         chance = candidate.reached * self._matches.of(names, prior)
         if chance < LEAST_CHANCE:
@@ -163,7 +169,10 @@ class AdaptiveSelector(Selector):
         if candidate.elapsed >= tools[-1]:
             tools = (2 * candidate.elapsed,)  # longer than all before: what has run long runs on
         stretch = self._stretch(tools, candidate.elapsed, candidate.level, 1.0)
-        return chance if self._gain(chance, stretch, self._price(self._load())) > 0.0 else 0.0
+        if self._gain(chance, stretch, self._price(self._load())) <= 0.0:
+            return 0.0
+        self._chances += 0.1 * (chance - self._chances)
+        return chance
 
     def observe(self, acted: History, record: TurnRecord) -> None:
         """Learns how long this turn took, and which of its predictions matched."""
@@ -183,21 +192,26 @@ class AdaptiveSelector(Selector):
         if not record.ends:
             self._begun[acted.episode] = (float(self._load().running) + 1, acted.length)
 
+    def forget(self, episode: EpisodeId) -> None:
+        """An episode is over: it no longer weighs on the engine's cache."""
+        self._begun.pop(episode, None)
+
     def _look(self, kind: Hashable, every: int, why: str) -> Budget:
         """No speculation; now and then at least a look at how good predictions are."""
         passed = self._passed[kind] = self._passed.get(kind, 0) + 1
         if passed % every == 0:
-            return Budget(1, min(2, self._max_breadth), f"{why}: only compared", generate=False)
+            return Budget(1, min(4, self._max_breadth), f"{why}: only compared", generate=False)
         return Budget(0, 1, why)
 
-    def _match(self, kind: Hashable, rank: int) -> float:
-        """The probability that the prediction of a rank matches, whatever it says of itself."""
-        left = 1.0
-        for place in range(rank + 1):
-            prior = PRIOR_MATCH if place == 0 else PRIOR_NEXT * left
-            rate = self._matches.of([(place,), (place, kind)], prior)
+    def _ranks(self, kind: Hashable) -> list[float]:
+        """The probabilities that the predictions of each rank match, whatever they say of themselves."""
+        left, rates = 1.0, []
+        for rank in range(self._max_breadth):
+            prior = PRIOR_MATCH if rank == 0 else PRIOR_NEXT * left
+            rate = self._matches.of([(rank,), (rank, kind)], prior)
             left = max(0.0, left - rate)
-        return rate
+            rates.append(rate if rate >= LEAST_CHANCE else 0.0)
+        return rates
 
     def _stretch(self, tools: Sequence[float], elapsed: float, level: int, share: float) -> Stretch:
         """What a generation begun when a tool has run for ``elapsed`` seconds comes to.
@@ -227,7 +241,7 @@ class AdaptiveSelector(Selector):
 
     def _gain(self, chance: float, stretch: Stretch, price: Price) -> float:
         """Expected seconds that a generation on a prediction saves all agents together."""
-        lost = price.share * stretch.runs + price.stall
+        lost = price.share * (stretch.runs + price.least)
         return chance * stretch.hides * (1 - price.share) - self._caution * (1 - chance) * lost
 
     def _depth(self, tools: Sequence[float], asking: float, first: float, price: Price) -> int:
@@ -242,23 +256,14 @@ class AdaptiveSelector(Selector):
             depth += 1
         return depth
 
-    def _breadth(self, kind: Hashable, stretch: Stretch, price: Price) -> int:
-        breadth = 1
-        while breadth < self._max_breadth:
-            chance = self._match(kind, breadth)
-            if chance < LEAST_CHANCE or self._gain(chance, stretch, price) <= 0.0:
-                break
-            breadth += 1
-        return breadth
-
     def _price(self, load: EngineLoad) -> Price:
         """What one more sequence costs those that run, at the load of this moment and of late."""
         if load.waiting > load.speculative or self._crowded(load):
             return Price(1.0, 0.0)
-        cost: StepCost = self._steps.cost()
         committed = max(0.0, load.running - load.speculative)
-        others = 0.5 * (committed + min(self._running, float(load.running))) + 0.5 * load.speculative
-        return Price(cost.share(others, load.running + 1.0), cost.read * others)
+        others = 0.5 * (committed + min(self._running, float(load.running))) + self._chances * load.speculative
+        share = self._steps.cost().share(others, load.running + 1.0)
+        return Price(share, READING * _median(self._generations.of_all()))
 
     def _crowded(self, load: EngineLoad) -> bool:
         """Whether what real histories hold, and speculation adds, would not fit into the engine's cache."""

@@ -169,14 +169,15 @@ class StepCosts:
         self._products = np.zeros(3)
         self._tokens = self._seconds = self._loaded = self._weight = 0.0
         self._new = 0
-        self._cost = StepCost(0.0, 0.0, 0.0)
+        self._cost = StepCost(0.0, self.DOUBLES, 1.0)  # in whatever unit: only shares mean something before the first
 
     def add(self, tokens: int, seconds: float, running: float) -> None:
         """One generation of ``tokens`` took ``seconds`` while ``running`` sequences ran, itself included."""
         if tokens < 1 or seconds <= 0:
             return
-        features = np.array([1.0, tokens, tokens * running / self.DOUBLES]) / tokens
-        self._squares = self._keep * self._squares + np.outer(features, features)
+        # What a generation varies by grows with its length: weighted so that long and short ones count alike.
+        features = np.array([1.0, tokens, tokens * running / self.DOUBLES])
+        self._squares = self._keep * self._squares + np.outer(features, features) / tokens
         self._products = self._keep * self._products + features * (seconds / tokens)
         self._weight = self._keep * self._weight + 1
         self._tokens = self._keep * self._tokens + tokens
@@ -190,7 +191,7 @@ class StepCosts:
         return self._weight
 
     def cost(self) -> StepCost:
-        """The present estimate; all zero before the first generation."""
+        """The present estimate; before the first generation in no unit of time."""
         if self._new >= self._EVERY or (self._new and self._weight < self._EVERY):
             self._new = 0
             self._cost = self._solve()
@@ -201,6 +202,6 @@ class StepCosts:
         alone = self._seconds / self._tokens / (1 + running / self.DOUBLES)
         prior = np.array([0.0, alone, alone])
         mean_tokens = self._tokens / self._weight
-        precision = 4.0 * np.diag([1 / mean_tokens**2, 1.0, max(0.05, running / self.DOUBLES) ** 2])
+        precision = 4.0 * mean_tokens * np.diag([1 / mean_tokens**2, 1.0, max(0.05, running / self.DOUBLES) ** 2])
         read, step, sequence = np.linalg.solve(self._squares + precision, self._products + precision @ prior)
         return StepCost(max(0.0, float(read)), max(0.05 * alone, float(step)), max(0.0, float(sequence)) / self.DOUBLES)

@@ -10,7 +10,7 @@ from obsspec_gym.agents.engine.base import EngineLoad
 from obsspec_gym.agents.history import History
 from obsspec_gym.errors import InvalidArgumentError
 from obsspec_gym.speculation.record import TurnRecord
-from obsspec_gym.types import Prediction
+from obsspec_gym.types import EpisodeId, Prediction
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +78,9 @@ class Selector(ABC):
 
     def observe(self, acted: History, record: TurnRecord) -> None:  # noqa: B027 - who need not learn does not
         """Is told what a turn came to."""
+
+    def forget(self, episode: EpisodeId) -> None:  # noqa: B027 - nor keep anything of an episode
+        """Is told that an episode is over, however it ended."""
 
     def attach(self, load: Callable[[], EngineLoad]) -> None:  # noqa: B027 - nor ask
         """Is told how to ask how busy the policy's engine is."""

@@ -16,12 +16,13 @@ from obsspec_gym.agents.policy import Policy, Served, as_policy
 from obsspec_gym.agents.world_model.base import WorldModel
 from obsspec_gym.errors import InvalidArgumentError, ObsSpecError
 from obsspec_gym.seeding import turn_seed
+from obsspec_gym.speculation.adaptive import AdaptiveSelector
 from obsspec_gym.speculation.futures import Future, Futures, completion_of
 from obsspec_gym.speculation.next_action import NextAction, TurnResult
 from obsspec_gym.speculation.predictor import Patience, Predictor, as_world_model
 from obsspec_gym.speculation.record import TurnRecord
 from obsspec_gym.speculation.recorder import TurnRecorder
-from obsspec_gym.speculation.selector import Budget, Candidate, FixedSelector, Off, Selector
+from obsspec_gym.speculation.selector import Budget, Candidate, Off, Selector
 from obsspec_gym.types import (
     Action,
     EpisodeId,
@@ -42,7 +43,7 @@ class Speculator:
     Args:
         policy: A policy, or a plain function ``(history, seed) -> action``.
         world_model: Predicts observations; ``None`` for none.
-        selector: How far ahead to speculate; by default ``FixedSelector(1, 1)``, and ``Off()`` without a world model.
+        selector: How far ahead to speculate; an ``AdaptiveSelector`` by default, and ``Off()`` without a world model.
         run_seed: The run's seed; with task, sample and turn it determines every completion.
         policy_step: Optimiser steps the policy's weights have had.
         patience: How much is put up with from the world model.
@@ -85,7 +86,7 @@ class Speculator:
             raise InvalidArgumentError(f"max_futures must be >= 1, got {max_futures}")
         self.policy = as_policy(policy)
         self._predictor = None if world_model is None else Predictor(as_world_model(world_model), patience)
-        self._selector = selector or (Off() if world_model is None else FixedSelector(1, 1))
+        self._selector = selector or (Off() if world_model is None else AdaptiveSelector())
         if isinstance(self.policy, Served):
             self._selector.attach(self.policy.load)
         self._run_seed = run_seed
@@ -292,6 +293,7 @@ class Speculator:
         """Ends an episode: cancels all that is under way for it. Idempotent."""
         futures = self._episodes.pop(episode, None)
         self._recorder.forget(episode)
+        self._selector.forget(episode)
         if futures is not None:
             futures.close()
 

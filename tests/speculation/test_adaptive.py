@@ -39,7 +39,10 @@ def teach(
         record = TurnRecord(
             EPISODE, turn, Span(0.0, generation), 50, False, generation, 0.0, None, Span(generation, generation + tool),
             False,
-            predictions=(PredictionRecord("model", 1.0, Span(0.0, asking), matched, False),),
+            predictions=tuple(
+                PredictionRecord("model", 1.0, Span(0.0, asking), matched and rank == 0, False, rank=rank)
+                for rank in range(4)
+            ),
         )  # fmt: skip
         selector.observe(history, record)
     return selector

@@ -71,7 +71,7 @@ def test_step_costs_find_what_load_costs() -> None:
 
 
 def test_step_costs_are_never_negative_and_sensible_before_anything_is_known() -> None:
-    assert StepCosts().cost().share(10, 11) == 0.0
+    assert 0.1 < StepCosts().cost().share(10, 11) < 0.2  # a step is taken to double with every 64 sequences
     random, costs = Random(1), StepCosts()
     for _ in range(50):
         costs.add(random.randint(1, 10), random.uniform(0.001, 1.0), random.randint(1, 4))
@@ -81,4 +81,4 @@ def test_step_costs_are_never_negative_and_sensible_before_anything_is_known() -
         assert cost.sequence >= 0
     costs = StepCosts()
     costs.add(100, 1.0, 1)
-    assert 0.2 < costs.cost().share(64, 65) < 0.8  # a step is taken to double with every 64 sequences
+    assert 0.2 < costs.cost().share(64, 65) < 0.8
