@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import replace
+from multiprocessing.pool import AsyncResult, Pool
 from typing import Any
 
 from obsspec_gym.errors import InvalidArgumentError
@@ -53,7 +53,7 @@ def run(*, rollouts: int, seed: int, report: Any) -> dict[str, Any]:
     """
     if rollouts < 0:
         raise InvalidArgumentError(f"rollouts must be >= 0, got {rollouts}")
-    with ProcessPoolExecutor(os.cpu_count(), multiprocessing.get_context("spawn")) as pool:
+    with multiprocessing.get_context("spawn").Pool(os.cpu_count()) as pool:  # ends its processes when it is left
         pending = {name: _Pending(pool, get_profile(name), rollouts, seed) for name in SAVING}
         result: dict[str, Any] = {}
         for name, each in pending.items():
@@ -64,9 +64,9 @@ def run(*, rollouts: int, seed: int, report: Any) -> dict[str, Any]:
 class _Pending:
     """The simulations of one profile, under way."""
 
-    def __init__(self, pool: ProcessPoolExecutor, profile: Profile, rollouts: int, seed: int) -> None:
+    def __init__(self, pool: Pool, profile: Profile, rollouts: int, seed: int) -> None:
         self._pool, self._profile, self._rollouts, self._seed = pool, profile, rollouts, seed
-        self._runs: dict[tuple[Any, ...], Future[Simulated]] = {}
+        self._runs: dict[tuple[Any, ...], AsyncResult[Simulated]] = {}
         envs = profile.rollouts
         for each in ENVS[profile.name]:
             for key, setting in _settings().items():
@@ -83,16 +83,18 @@ class _Pending:
 
     def _start(self, key: tuple[Any, ...], profile: Profile, setting: Setting, envs: int) -> None:
         count = self._rollouts or 2 * envs
-        self._runs[key] = self._pool.submit(simulate, profile, setting, rollouts=count, envs=envs, seed=self._seed)
+        self._runs[key] = self._pool.apply_async(
+            simulate, (profile, setting), {"rollouts": count, "envs": envs, "seed": self._seed}
+        )
 
     def _get(self, *key: Any) -> Simulated:
-        return self._runs[key].result()
+        return self._runs[key].get()
 
     def result(self, report: Any) -> dict[str, Any]:
         """Waits for all of them."""
         name, envs = self._profile.name, self._profile.rollouts
         for number, run in enumerate(self._runs.values()):
-            run.result()
+            run.get()
             report(f"{name}: simulation {number + 1} of {len(self._runs)}")
         by_envs = {str(each): self._savings(each) for each in ENVS[name]}
         one = self._get("envs", envs, "depth_1")

@@ -11,8 +11,8 @@ from __future__ import annotations
 import multiprocessing
 import os
 from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -111,9 +111,9 @@ def run(*, cells: int, turns: int, seed: int, report: Any) -> dict[str, Any]:
     todo = grid(cells, seed)
     todo.sort(key=lambda cell: -cell.rollouts)  # the slowest first: the cores end together
     done: list[dict[str, Any]] = []
-    with ProcessPoolExecutor(os.cpu_count(), multiprocessing.get_context("spawn")) as pool:
-        for future in as_completed([pool.submit(run_cell, cell, turns, seed) for cell in todo]):
-            done.append(future.result())
+    with multiprocessing.get_context("spawn").Pool(os.cpu_count()) as pool:  # ends its processes when it is left
+        for result in pool.imap_unordered(partial(run_cell, turns=turns, seed=seed), todo):
+            done.append(result)
             report(f"cell {len(done)} of {cells}")
     done.sort(key=lambda cell: tuple(cell["cell"].values()))
     shares = [cell["share"] for cell in done if cell["share"] is not None]
