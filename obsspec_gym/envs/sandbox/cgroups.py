@@ -23,14 +23,18 @@ from obsspec_gym.errors import SandboxError, SandboxUnavailableError
 _MIB = 2**20
 _OWN_PROCESSES = 32  # of the sandbox itself, beside the agent's
 _REMOVE_SECONDS = 5.0
-# Runs the sandbox and removes the groups at its end, also where nobody else is left to do it.
+# Runs the sandbox and removes the groups at its end, also where nobody else is left to do it. It keeps none of the
+# pipes that it passes on: whoever writes into one must see that its reader is gone. The sandbox is a job of its own:
+# what merely runs beside a script would ignore SIGINT.
 _GUARD = """\
 memory=$1 pids=$2; shift 2
-"$@"
+set -m; "$@" <&0 & set +m
+exec </dev/null >/dev/null 2>&1
+for fd in /proc/$$/fd/*; do fd=${fd##*/}; ((fd > 2)) && exec {fd}>&-; done
+wait $!
 for group in "$memory" "$pids"; do
-    left=100
-    until rmdir "$group" || [ ! -d "$group" ] || [ $((left -= 1)) -lt 0 ]; do sleep 0.05; done
-done 2>/dev/null
+    until rmdir "$group" || [[ ! -d $group ]] || ((left++ > 100)); do sleep 0.05; done
+done
 """
 
 
@@ -110,7 +114,7 @@ class ControlGroup:
     @property
     def prefix(self) -> tuple[str, ...]:
         """Command prefix: when what it starts has ended, the group is removed if nobody else does it."""
-        return ("sh", "-c", _GUARD, "guard", str(self._directories[0]), str(self._directories[-1]))
+        return ("bash", "-c", _GUARD, "guard", str(self._directories[0]), str(self._directories[-1]))
 
     def admit(self, pid: int) -> None:
         """Takes a process in, with all that it starts from the end of :meth:`confirm` on.

@@ -6,14 +6,17 @@ import logging
 import shutil
 import signal
 import subprocess
+import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from obsspec_gym.envs.sandbox.cgroups import ControlGroup
 from obsspec_gym.envs.sandbox.pipes import PipeSet
 from obsspec_gym.envs.sandbox.processes import send_signal, with_environment
 from obsspec_gym.envs.sandbox.sessions import AgentSession, Supervisor
+from obsspec_gym.errors import SandboxError
 
 logger = logging.getLogger(__name__)
 
@@ -88,6 +91,42 @@ class Resources:
     group: ControlGroup | None = None
     mark: bytes = b""
     """An environment entry of every process that may have left our tree."""
+    _launching: threading.RLock = field(default_factory=threading.RLock)
+    _released: bool = False
+
+    def launch(self, command: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:
+        """Starts the process, in a thread of its own.
+
+        Interrupts come to the main thread: there, one may fall between the start of a process and anybody knowing of
+        it, who could end it and take note of its end.
+
+        Args:
+            command: The process's words.
+            **options: For :class:`subprocess.Popen`.
+
+        Raises:
+            OSError: If it cannot be started.
+        """
+        errors: list[Exception] = []
+        started = threading.Event()
+
+        def start() -> None:
+            try:
+                with self._launching:
+                    if not self._released:
+                        self.process = subprocess.Popen(command, **options)
+            except (OSError, ValueError, subprocess.SubprocessError) as error:
+                errors.append(error)  # is raised where the caller waits
+            finally:
+                started.set()
+
+        threading.Thread(target=start, name="obsspec-launch", daemon=True).start()
+        started.wait()
+        if errors:
+            raise errors[0]
+        if self.process is None:
+            raise SandboxError("the sandbox ended before it was started")
+        return self.process
 
     def kill(self) -> None:
         """Kills every process, and closes nothing: callable from any thread."""
@@ -95,7 +134,9 @@ class Resources:
             self.supervisor.end()
 
     def release(self) -> None:
-        """Ends and removes everything. Idempotent."""
+        """Ends and removes everything; nothing is launched any more. Idempotent."""
+        with self._launching:
+            self._released = True
         if self.session is not None:
             self.session.end_processes()
             self.session.close()

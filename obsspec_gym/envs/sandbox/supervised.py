@@ -10,7 +10,6 @@ from __future__ import annotations
 import base64
 import functools
 import shlex
-import subprocess
 from collections.abc import Mapping
 
 from obsspec_gym.envs.sandbox.forking import copy_files
@@ -42,7 +41,7 @@ class SupervisedSandbox(PersistentSandbox):
         ours, theirs = pipes.shell()
         self._agent_pipes, self._passed = pipes.shell(passed=True)
         inherited = (*self._passed, intake.theirs) if intake else self._passed
-        process = subprocess.Popen(
+        process = self._resources.launch(
             [*layers.outer, *COMMAND],
             stdin=theirs[0],
             stdout=theirs[1],
@@ -51,7 +50,6 @@ class SupervisedSandbox(PersistentSandbox):
             env={"PATH": ENVIRONMENT["PATH"], "LC_ALL": ENVIRONMENT["LC_ALL"], **OWN_HOME},
             start_new_session=True,
         )
-        self._resources.process = process
         self._resources.supervisor = Supervisor(process.pid)
         self._supervisor = Shell(ours, self._resources.supervisor)
         # The script's read end stays with us as well: what a shell left unread is drained before the next one.

@@ -207,6 +207,22 @@ def test_interrupts_at_random_moments_leave_nothing(kind: str) -> None:
     assert hits > 0
 
 
+def test_an_interrupt_while_a_process_is_started_leaves_none(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before anybody could have taken note of it, which takes longest where a machine is busy."""
+    popen = subprocess.Popen
+
+    def slow(*words: object, **options: object) -> object:
+        process = popen(*words, **options)  # type: ignore[call-overload]
+        time.sleep(0.3)
+        return process
+
+    sandbox = make_sandbox(kind)
+    with monkeypatch.context() as patch:
+        patch.setattr(subprocess, "Popen", slow)
+        assert interrupted(sandbox.start, 0.15)
+    sandbox.close()  # and the fixture looks
+
+
 @pytest.mark.parametrize("call", range(3))
 def test_a_shell_whose_end_is_interrupted_is_ended_by_whoever_comes_next(
     kind: str, call: int, monkeypatch: pytest.MonkeyPatch

@@ -5,7 +5,10 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
+import select
 import shutil
+import signal
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +17,7 @@ import pytest
 from obsspec_gym.envs.sandbox import Sandbox, bwrap_limits
 from obsspec_gym.envs.sandbox.bubblewrap import BubblewrapSandbox, bubblewrap_available, sandbox_uid
 from obsspec_gym.envs.sandbox.cgroups import ControlGroup, _controllers, control_groups_available, usual_total_mib
+from obsspec_gym.envs.sandbox.processes import children, send_signal
 from obsspec_gym.errors import InvalidArgumentError, SandboxError, SandboxUnavailableError
 
 bubblewrapped = pytest.mark.skipif(bubblewrap_available() is not None, reason=str(bubblewrap_available()))
@@ -257,3 +261,22 @@ def test_sandboxes_are_not_root_s() -> None:
 def test_limits_are_checked() -> None:
     with pytest.raises(InvalidArgumentError, match="total_mib must be at least 1, got 0"):
         BubblewrapSandbox(total_mib=0)
+
+
+@bubblewrapped
+@grouped
+def test_who_removes_a_group_holds_none_of_the_sandbox_s_pipes() -> None:
+    """Or whoever writes into one would not see that its reader is gone."""
+    group = ControlGroup(64, 16)
+    reader, writer = os.pipe()
+    words = [*group.prefix, "bash", "-c", f"exec {writer}>&-; exec sleep 60"]
+    with subprocess.Popen(words, stdin=subprocess.DEVNULL, pass_fds=[writer]) as guard:
+        try:
+            os.close(writer)
+            assert select.select([reader], [], [], 20.0)[0]
+            assert os.read(reader, 1) == b""
+            assert len(children(guard.pid)) == 1  # all of them are still there
+        finally:
+            send_signal([*children(guard.pid), guard.pid], signal.SIGKILL)
+    os.close(reader)
+    group.remove()
