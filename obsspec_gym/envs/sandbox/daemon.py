@@ -70,6 +70,8 @@ class Daemon:
                 version = _versions.get(self._host)
             # Asked for once; an answer is asked of the daemon each time, though. Nobody else waits for it.
             self.api: Any = docker.APIClient(self._host, version or "auto", timeout=_HELLO_SECONDS)
+            # The SDK would keep a connection open for each address that was asked: for every process, one.
+            self.api.headers["Connection"] = "close"
             with _lock:
                 _versions[self._host] = self.api.api_version
             if version:
