@@ -32,6 +32,10 @@ logger = logging.getLogger(__name__)
 Mask = np.ndarray[Any, np.dtype[np.bool_]]
 
 
+class NotABatchError(InvalidArgumentError, TypeError):
+    """Actions that are no batch at all: where Gymnasium's vector environments raise a ``TypeError``."""
+
+
 class ActionHandle:
     """The next action of one environment, for callers outside the event loop.
 
@@ -232,13 +236,11 @@ class ObsSpecVectorEnv(VectorWrapper):
     def _split(self, actions: Any) -> list[Action]:
         """One action for each environment, in the form of their space."""
         if isinstance(actions, str | bytes):
-            raise InvalidArgumentError(f"actions must be one for each environment, got one {type(actions).__name__}")
+            raise NotABatchError(f"actions must be one for each environment, got one {type(actions).__name__}")
         try:
             each = list(iterate(self.action_space, actions))
         except (TypeError, ValueError, KeyError, IndexError) as error:
-            raise InvalidArgumentError(
-                f"actions must be a batch of {self.action_space}, got {actions!r:.80}"
-            ) from error
+            raise NotABatchError(f"actions must be a batch of {self.action_space}, got {actions!r:.80}") from error
         if len(each) != self.num_envs:
             raise InvalidArgumentError(f"actions must be {self.num_envs}, one for each environment, got {len(each)}")
         return [conform(self.single_action_space, action) for action in each]

@@ -13,7 +13,7 @@ answers with samples of the action space, its world model predicts that nothing 
 from __future__ import annotations
 
 import copy
-from typing import Any
+from typing import Any, ClassVar
 
 import gymnasium
 import gymnasium.vector
@@ -25,10 +25,11 @@ from obsspec_gym import FixedSelector, History, ObsSpecVectorEnv
 class _Substituted(ObsSpecVectorEnv):
     """The wrapper, made like the class it wraps."""
 
-    made: type[Any]
+    made: ClassVar[type[Any]]
+    options: ClassVar[dict[str, Any]] = {}
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        bare = self.made(*args, **kwargs)
+        bare = self.made(*args, **(self.options | kwargs))
         space = copy.deepcopy(bare.single_action_space)
 
         def policy(history: History, seed: int) -> Any:
@@ -64,6 +65,7 @@ class SubstitutedAsync(_Substituted):
     """In place of ``AsyncVectorEnv``."""
 
     made = AsyncVectorEnv
+    options: ClassVar[dict[str, Any]] = {"context": "spawn"}  # a process with threads must not fork
 
 
 gymnasium.vector.SyncVectorEnv = SubstitutedSync  # type: ignore[misc,assignment]

@@ -232,14 +232,20 @@ def test_a_mask_resets_those_it_names_and_keeps_the_dictionary(kind: str) -> Non
 
 
 @pytest.mark.parametrize("kind", ["sync", "thread"])
-@pytest.mark.parametrize("actions", [[1], [1, 2, 0], 1, "ab", [[]]])
-def test_actions_that_are_not_one_for_each_are_refused_before_any_is_sent(kind: str, actions: Any) -> None:
+@pytest.mark.parametrize(
+    ("actions", "kind_of_error"),
+    [([1], ValueError), ([1, 2, 0], ValueError), ([[]], ValueError), (1, TypeError), ("ab", TypeError)],
+)
+def test_actions_that_are_not_one_for_each_are_refused_before_any_is_sent(
+    kind: str, actions: Any, kind_of_error: type[Exception]
+) -> None:
     envs = ObsSpecVectorEnv(counting(kind, AutoresetMode.NEXT_STEP), choose, Twin())
     try:
         envs.reset(seed=0)
         before = envs.act()
-        with pytest.raises(InvalidArgumentError):
+        with pytest.raises(InvalidArgumentError) as found:
             envs.step(actions)
+        assert isinstance(found.value, kind_of_error)
         observations, *_ = envs.step(before)
         assert observations["count"].tolist() == [1, 1]
     finally:
