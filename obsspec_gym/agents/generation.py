@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Generator
+from functools import partial
 
 from obsspec_gym.errors import GenerationCancelled
 from obsspec_gym.types import Completion, TokenIds
@@ -48,9 +49,15 @@ class Generation:
         future.add_done_callback(_retrieve)
 
     def __await__(self) -> Generator[None, None, Completion]:
-        if self._future.done():
-            return self._future.result()
-        return (yield from asyncio.shield(self._future).__await__())
+        if not self._future.done():  # like asyncio.shield, with fewer objects: thousands may wait at once
+            waiter = self._future.get_loop().create_future()
+            release = partial(_release, waiter)
+            self._future.add_done_callback(release)
+            try:
+                yield from waiter
+            finally:
+                self._future.remove_done_callback(release)
+        return self._future.result()
 
     def done(self) -> bool:
         """Whether the completion (or an error) is there."""
@@ -98,6 +105,11 @@ class Generation:
     def add_done_callback(self, callback: Callable[[], None]) -> None:
         """Calls ``callback`` (soon, on the event loop) when the generation is done, failed or cancelled."""
         self._future.add_done_callback(lambda _: callback())
+
+
+def _release(waiter: asyncio.Future[None], future: asyncio.Future[Completion]) -> None:
+    if not waiter.done():
+        waiter.set_result(None)
 
 
 def _retrieve(future: asyncio.Future[Completion]) -> None:

@@ -28,6 +28,9 @@ DEFAULTS: dict[str, Any] = {"envs": "1,64,1024,4096", "turns": 8, "steps": 2048,
 FULL: dict[str, Any] = {"turns": 16, "steps": 8192, "repeats": 9}
 
 _TOOL, _PREDICTION, _GENERATION = 1.0, 0.2, 0.5
+_WARM_UP = 2
+"""Turns of an episode before the measured ones."""
+
 _MATCHES = 3
 """Two predictions of this many are right."""
 
@@ -43,7 +46,7 @@ def run(*, envs: str, turns: int, steps: int, repeats: int, report: Callable[[st
 
     Args:
         envs: How many environments, from the fewest to the most, separated by commas.
-        turns: Turns of an episode.
+        turns: Measured turns of an episode.
         steps: Turns in all at least, of each measurement.
         repeats: How often each is measured.
         report: Is told about progress.
@@ -94,22 +97,47 @@ def _counts(envs: str) -> list[int]:
 
 
 def _microseconds(kind: type[_Ours] | type[_Skeleton], envs: int, turns: int, steps: int) -> float:
-    """CPU of a step: as many episodes as are needed, ``envs`` at a time."""
+    """CPU of a step of environments that are in full swing: ``envs`` at a time, as many episodes as are needed."""
     rounds = max(1, -(-steps // (envs * turns)))
 
     async def everyone() -> float:
-        runner = kind(turns)
-        # Collected before and not during: a collection in the middle would charge one kind for the other's garbage.
-        gc.collect()
-        began = time.process_time()
+        runner, spent = kind(turns), 0.0
         for number in range(rounds):
-            await asyncio.gather(*[runner.play(number * envs + env) for env in range(envs)])
-        spent = time.process_time() - began
+            gate = _Gate(envs)
+            episodes = [asyncio.ensure_future(runner.play(number * envs + env, gate)) for env in range(envs)]
+            await gate.all_there()
+            # Beginning so many at once is another matter, and so is the garbage of that.
+            gc.collect()
+            began = time.process_time()
+            gate.open()
+            await asyncio.gather(*episodes)
+            spent += time.process_time() - began
         await runner.close()
         return spent
 
     with asyncio.Runner(loop_factory=VirtualClockLoop) as runner:
         return 1e6 * runner.run(everyone()) / (rounds * envs * turns)
+
+
+class _Gate:
+    """Where everybody waits until all are there and it is opened."""
+
+    def __init__(self, count: int) -> None:
+        self._missing = count
+        self._full = asyncio.Event()
+        self._opened = asyncio.Event()
+
+    async def all_there(self) -> None:
+        await self._full.wait()
+
+    def open(self) -> None:
+        self._opened.set()
+
+    async def pass_through(self) -> None:
+        self._missing -= 1
+        if not self._missing:
+            self._full.set()
+        await self._opened.wait()
 
 
 def _observation(env: int, turn: int) -> str:
@@ -120,13 +148,13 @@ def _predicted(env: int, turn: int) -> str:
     return _observation(env, turn) if (env + turn) % _MATCHES else "something else"
 
 
-def _seconds(seconds: float, env: int) -> float:
-    """Everybody's own pace: ties would be a special case."""
-    return seconds * (1 + (env % 97) / 1000)
+def _seconds(seconds: float, env: int, turn: int) -> float:
+    """Half to one and a half of it: all at the very same time would be a special case."""
+    return seconds * (0.5 + (env * 7919 + turn * 31337) % 99991 / 99991)
 
 
 async def _tool(env: int, turn: int) -> str:
-    await asyncio.sleep(_seconds(_TOOL, env))
+    await asyncio.sleep(_seconds(_TOOL, env, turn))
     return _observation(env, turn)
 
 
@@ -150,7 +178,7 @@ class _TimerPolicy:
     ) -> Generation:
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Completion] = loop.create_future()
-        seconds = _seconds(_GENERATION, history.episode.sample)
+        seconds = _seconds(_GENERATION, history.episode.sample, history.turn)
         timer = loop.call_later(seconds, _settle, future, Completion(_ACTION_TOKENS, (0.0,) * len(_ACTION_TOKENS)))
         return Generation(future, cancel=timer.cancel)
 
@@ -169,7 +197,7 @@ class _TimerWorldModel:
 
     async def predict(self, history: History, action: Action, n: int, partial: str = "") -> list[Prediction]:
         env = history.episode.sample
-        await asyncio.sleep(_seconds(_PREDICTION, env))
+        await asyncio.sleep(_seconds(_PREDICTION, env, history.turn))
         return [Prediction(_predicted(env, history.turn))]
 
     def observe(self, transition: Transition) -> None:
@@ -186,11 +214,13 @@ class _Ours:
         self._turns = turns
         self._speculator = Speculator(_TimerPolicy(), _TimerWorldModel(), FixedSelector(1, 1))
 
-    async def play(self, env: int) -> None:
+    async def play(self, env: int, gate: _Gate) -> None:
         episode = EpisodeId("benchmark", env)
         pending = self._speculator.start(episode, "do it")
-        for turn in range(self._turns):
+        for turn in range(_WARM_UP + self._turns):
             action = await pending
+            if turn == _WARM_UP:
+                await gate.pass_through()
             _, following = await self._speculator.turn(pending.history, action, execute=_tool(env, turn))
             assert following is not None
             pending = following
@@ -206,11 +236,13 @@ class _Skeleton:
     def __init__(self, turns: int) -> None:
         self._turns = turns
 
-    async def play(self, env: int) -> None:
+    async def play(self, env: int, gate: _Gate) -> None:
         loop = asyncio.get_running_loop()
-        generation, timer = self._generate(env)
-        for turn in range(self._turns):
+        generation, timer = self._generate(env, 0)
+        for turn in range(_WARM_UP + self._turns):
             await generation
+            if turn == _WARM_UP:
+                await gate.pass_through()
             tool = loop.create_task(_tool(env, turn))
             ahead = loop.create_task(self._ahead(env, turn))
             observation = await tool
@@ -218,19 +250,19 @@ class _Skeleton:
             if predicted != observation:
                 generation.cancel()
                 timer.cancel()
-                generation, timer = self._generate(env)
+                generation, timer = self._generate(env, turn + 1)
         generation.cancel()
         timer.cancel()
 
     async def _ahead(self, env: int, turn: int) -> tuple[str, _Request]:
-        await asyncio.sleep(_seconds(_PREDICTION, env))
-        return _predicted(env, turn), self._generate(env)
+        await asyncio.sleep(_seconds(_PREDICTION, env, turn))
+        return _predicted(env, turn), self._generate(env, turn + 1)
 
-    def _generate(self, env: int) -> _Request:
+    def _generate(self, env: int, turn: int) -> _Request:
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Completion] = loop.create_future()
         completion = Completion(_ACTION_TOKENS, (0.0,) * len(_ACTION_TOKENS))
-        return future, loop.call_later(_seconds(_GENERATION, env), _settle, future, completion)
+        return future, loop.call_later(_seconds(_GENERATION, env, turn), _settle, future, completion)
 
     async def close(self) -> None:
         """Owns nothing."""
