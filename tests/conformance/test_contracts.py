@@ -10,7 +10,17 @@ import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode
 
-from obsspec_gym import FixedSelector, InvalidArgumentError, MemoryWorldModel, ObsSpecVectorEnv, Off, TabularWorldModel
+from obsspec_gym import (
+    Episode,
+    EpisodeId,
+    FixedSelector,
+    InvalidArgumentError,
+    MemoryWorldModel,
+    ObsSpecVectorEnv,
+    Off,
+    TabularWorldModel,
+    collect,
+)
 from obsspec_gym.speculation.record import TurnRecord
 from tests.conformance.expected import Expected
 from tests.conformance.worlds import (
@@ -153,6 +163,30 @@ def test_a_prediction_with_the_wrong_mask_is_a_miss() -> None:
     assert not any(predictions(visible=True, wrong_mask=True))
     assert not any(predictions()), "one that says nothing of the mask is none of the policy's conditions either"
     assert logs[0] == logs[1] == logs[2]
+
+
+def test_collecting_reads_the_same_of_info_and_brings_the_same() -> None:
+    def play(speculate: bool) -> list[Any]:
+        gate = Gate(choose, offset_of)
+        collection = collect(
+            [Counting(4, gate=gate if speculate else None) for _ in range(2)],
+            [Episode(EpisodeId("count", sample), seed=sample) for sample in range(4)],
+            gate.policy,
+            Twin(length=4, wrong=3, visible=True) if speculate else None,
+            FixedSelector(2, 1) if speculate else Off(),
+            visible=("action_mask",),
+        )
+        hits.append(sum(turn.hit for turn in collection.turns))
+        return [
+            plain([(step.action, step.observation, step.reward) for step in trajectory.steps])
+            for trajectory in collection.trajectories
+        ]
+
+    hits: list[int] = []
+    trajectories = play(True)
+    assert trajectories == play(False)
+    assert hits[0] > 0 == hits[1]
+    assert all(reward == 1 for trajectory in trajectories for *_, reward in trajectory[1:]), "the mask was seen"
 
 
 def test_what_is_not_named_is_not_seen() -> None:
