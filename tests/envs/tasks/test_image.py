@@ -217,6 +217,22 @@ ENTRYPOINT ["false"]
     assert "apt" not in result.output.decode().splitlines()[-2]
 
 
+def test_accounts_have_homes_however_their_options_are_written(build: Build) -> None:
+    sandbox = build(
+        "FROM base\nRUN useradd -ms /bin/bash one && useradd --create-home --shell=/bin/sh --home-dir /srv/two two\n"
+        "RUN adduser --disabled-password --gecos '' three && adduser three users && chown -R one:one -- /home/one\n"
+        "USER one\nRUN touch ~/made\n"
+    )
+    result = sandbox.run("ls -d ~/made /srv/two /home/three; getent passwd one | cut -d: -f7; getent group users")
+    assert result.output.decode().splitlines() == [
+        "/home/one/made",
+        "/home/three",
+        "/srv/two",
+        "/bin/bash",
+        "users:x:100:three",
+    ]
+
+
 @pytest.mark.parametrize(
     ("commands", "message"),
     [
