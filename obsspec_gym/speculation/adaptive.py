@@ -34,7 +34,7 @@ LEAST_CHANCE = 0.02
 READING = 0.2
 """A generation's prompt weighs on the engine like this share of the generation."""
 
-FULL = 0.9
+FULL = 0.8
 """Share of the engine's cache that real histories and speculation may fill together."""
 
 LOOK_AGAIN = 8

@@ -204,4 +204,7 @@ class StepCosts:
         mean_tokens = self._tokens / self._weight
         precision = 4.0 * mean_tokens * np.diag([1 / mean_tokens**2, 1.0, max(0.05, running / self.DOUBLES) ** 2])
         read, step, sequence = np.linalg.solve(self._squares + precision, self._products + precision @ prior)
-        return StepCost(max(0.0, float(read)), max(0.05 * alone, float(step)), max(0.0, float(sequence)) / self.DOUBLES)
+        # Where a cache is too small or a queue forms, more is slower for other reasons and the slope comes out flat or
+        # negative: a sequence is never taken to cost less than a quarter of what was supposed at first.
+        sequence = max(0.25 * alone, float(sequence)) / self.DOUBLES
+        return StepCost(max(0.0, float(read)), max(0.05 * alone, float(step)), sequence)
