@@ -61,7 +61,7 @@ def run(*, envs: str, turns: int, steps: int, repeats: int, report: Callable[[st
         raise InvalidArgumentError(f"turns must be >= 2, steps and repeats >= 1, got {turns}, {steps} and {repeats}")
     measured: dict[int, dict[str, list[float]]] = {count: {"ours": [], "skeleton": [], "own": []} for count in counts}
     for kind in (_Ours, _Skeleton):
-        _microseconds(kind, 1, turns, 64)  # what is done once is in no measurement
+        _microseconds(kind, 1, turns, min(64, steps))  # what is done once is in no measurement
     for repeat in range(repeats):
         for count in counts:
             ours = _microseconds(_Ours, count, turns, steps)

@@ -19,7 +19,8 @@
 
 from __future__ import annotations
 
-import _thread
+import os
+import signal
 import sys
 import threading
 from collections.abc import Iterator, Sequence
@@ -61,7 +62,7 @@ def no_interrupt_lost() -> Iterator[None]:
 
     def hook(unraisable: sys.UnraisableHookArgs) -> None:
         if issubclass(unraisable.exc_type, KeyboardInterrupt):
-            threading.Timer(_AGAIN_SECONDS, _thread.interrupt_main).start()
+            threading.Timer(_AGAIN_SECONDS, os.kill, (os.getpid(), signal.SIGINT)).start()
         else:
             before(unraisable)
 

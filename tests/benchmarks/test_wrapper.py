@@ -12,7 +12,7 @@ from obsspec_gym.errors import InvalidArgumentError
 
 def test_our_own_is_ours_minus_the_skeleton() -> None:
     told: list[str] = []
-    options = {"envs": "1,16", "turns": "3", "steps": "96", "repeats": "1"}
+    options = {"envs": "1,16", "turns": "3", "steps": "12", "repeats": "1"}
     result = run("wrapper", full=False, options=options, report=told.append)
     assert len(told) == 2
     assert json.loads(json.dumps(result)) == result

@@ -253,8 +253,8 @@ class TestBrokenSandboxes:
         ("task", "reason"),
         [
             (Task("t", "Do.", setup="break"), "the shell died"),
-            (Task("t", "Do.", setup="fail"), r"setup of task t failed \(exit status 1\): no"),
-            (Task("t", "Do.", setup="slow"), r"setup of task t failed \(it took too long\): so far"),
+            (Task("t", "Do.", setup="fail"), r"setup failed \(exit status 1\): task t: no"),
+            (Task("t", "Do.", setup="slow"), r"setup failed \(it took too long\): task t: so far"),
         ],
     )
     def test_in_reset_truncates_the_first_step(self, env, task, reason):
