@@ -34,6 +34,10 @@ LEAST_CHANCE = 0.02
 READING = 0.2
 """A generation's prompt weighs on the engine like this share of the generation."""
 
+QUEUE = 0.5
+"""An engine is saturated where lately so many committed requests waited for each that ran; one or two always wait for
+the step under way to end."""
+
 FULL = 0.8
 """Share of the engine's cache that real histories and speculation may fill together."""
 
@@ -110,7 +114,7 @@ class AdaptiveSelector(Selector):
         self._predictions = Durations(0.05, 0.5)
         self._generations = Durations(1.0, 0.5)
         self._steps = StepCosts()
-        self._running = 0.0
+        self._running = self._queue = 0.0
         self._chances = PRIOR_MATCH  # of what was generated on, lately
         self._begun: dict[EpisodeId, tuple[float, int]] = {}
         self._passed: dict[Hashable, int] = {}
@@ -258,7 +262,8 @@ class AdaptiveSelector(Selector):
 
     def _price(self, load: EngineLoad) -> Price:
         """What one more sequence costs those that run, at the load of this moment and of late."""
-        if load.waiting > load.speculative or self._crowded(load):
+        self._queue += 0.1 * (max(0, load.waiting - load.speculative) - self._queue)
+        if self._queue > QUEUE * max(1, load.running) or self._crowded(load):
             return Price(1.0, 0.0)
         committed = max(0.0, load.running - load.speculative)
         others = 0.5 * (committed + min(self._running, float(load.running))) + self._chances * load.speculative

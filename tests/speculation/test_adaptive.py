@@ -94,8 +94,10 @@ def test_kinds_of_commands_are_told_apart() -> None:
 def test_a_busy_engine_is_left_alone() -> None:
     selector = teach(AdaptiveSelector())
     assert selector.chance(candidate()) > 0
-    selector.attach(lambda: EngineLoad(running=64, waiting=5))
-    assert selector.chance(candidate()) == 0.0
+    selector.attach(lambda: EngineLoad(running=4, waiting=2))  # for the step under way to end
+    assert selector.chance(candidate()) > 0
+    selector.attach(lambda: EngineLoad(running=4, waiting=40))
+    assert [selector.chance(candidate()) for _ in range(4)][-1] == 0.0
     assert "price 1.00" in selector.budget(acted()).reason
     selector.attach(lambda: EngineLoad(running=1, capacity_tokens=60))  # the real histories fill its cache
     selector.budget(acted())
