@@ -36,7 +36,7 @@ DEFAULTS: dict[str, Any] = {
     "group": 4,
     "envs": 16,
     "max_turns": 8,
-    "selector": "adaptive",
+    "selector": "fixed",
     "depth": 1,
     "breadth": 1,
     "seed": 0,

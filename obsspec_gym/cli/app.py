@@ -33,9 +33,9 @@ WorldModelName = Annotated[
 ]
 Episodes = Annotated[int, typer.Option(min=1, help="How many episodes in all.")]
 Envs = Annotated[int, typer.Option(min=1, help="How many run at once.")]
-Depth = Annotated[int, typer.Option(min=0, help="Observations to speculate ahead at most; 0 for none.")]
-Breadth = Annotated[int, typer.Option(min=1, help="Alternative observations at each level, at most.")]
-Fixed = Annotated[bool, typer.Option("--fixed", help="Always speculate that far, whether it pays or not.")]
+Depth = Annotated[int, typer.Option(min=0, help="Observations to speculate ahead; 0 for none.")]
+Breadth = Annotated[int, typer.Option(min=1, help="Alternative observations at each level.")]
+Adaptive = Annotated[bool, typer.Option("--adaptive", help="Decide turn by turn, up to that depth and breadth.")]
 Latency = Annotated[str, typer.Option(help="Delay added to commands: none, remote, or lognormal:MEDIAN,SIGMA.")]
 Sandbox = Annotated[str, typer.Option(help="bubblewrap, docker, or local (no isolation).")]
 Seed = Annotated[int, typer.Option(min=0, help="Which tasks, and which completions.")]
@@ -72,7 +72,7 @@ def demo(
     world_model: WorldModelName = "cascade",
     depth: Depth = 1,
     breadth: Breadth = 1,
-    fixed: Fixed = False,
+    adaptive: Adaptive = False,
     temperature: Temperature = 1.0,
     think: Think = 0.3,
     max_tokens: MaxTokens = 128,
@@ -106,7 +106,7 @@ def demo(
     )
     if not agents.predicts or depth < 1:
         raise InvalidArgumentError("the demo compares with speculation: it needs a world model and depth >= 1")
-    _print(Demo(workload, agents, lambda: _selector(depth, breadth, fixed), out, pace).run(), as_json)
+    _print(Demo(workload, agents, lambda: _selector(depth, breadth, adaptive), out, pace).run(), as_json)
 
 
 @app.command()
@@ -119,7 +119,7 @@ def rollout(
     envs: Envs = 4,
     depth: Depth = 1,
     breadth: Breadth = 1,
-    fixed: Fixed = False,
+    adaptive: Adaptive = False,
     latency: Latency = "none",
     sandbox: Sandbox = "bubblewrap",
     temperature: Temperature = 1.0,
@@ -148,7 +148,7 @@ def rollout(
         max_tokens=max_tokens,
         pace=pace,
     )
-    _print(Rollout(workload, agents, _selector(depth, breadth, fixed), out).run(), as_json)
+    _print(Rollout(workload, agents, _selector(depth, breadth, adaptive), out).run(), as_json)
 
 
 @app.command()
@@ -272,11 +272,11 @@ def _like_ctrl_c(number: int, frame: Any) -> None:
     signal.raise_signal(signal.SIGINT)
 
 
-def _selector(depth: int, breadth: int, fixed: bool) -> Any:
+def _selector(depth: int, breadth: int, adaptive: bool) -> Any:
     from obsspec_gym.speculation.adaptive import AdaptiveSelector
     from obsspec_gym.speculation.selector import FixedSelector
 
-    return FixedSelector(depth, breadth) if fixed or depth == 0 else AdaptiveSelector(depth, breadth)
+    return AdaptiveSelector(depth, breadth) if adaptive and depth else FixedSelector(depth, breadth)
 
 
 def _print(result: dict[str, Any], as_json: bool) -> None:
