@@ -36,6 +36,14 @@ WITHIN = 0.25
 ENVS = {"paper-8b": (16, 32, 64), "paper-32b": (16, 64)}
 """Rollouts at a time on one server: what published configurations use, and half and twice that."""
 
+_ONE = Setting(match_rate=MATCH_RATE)
+_SETTINGS = {
+    "sequential": replace(_ONE, depth=0),
+    "depth_1": _ONE,
+    "always_right": replace(_ONE, match_rate=1.0),
+    "adaptive": replace(_ONE, depth=8, breadth=8, adaptive=True),
+}
+
 
 def run(*, rollouts: int, seed: int, report: Any) -> dict[str, Any]:
     """Every setting of both profiles, on all cores.
@@ -69,17 +77,17 @@ class _Pending:
         self._runs: dict[tuple[Any, ...], AsyncResult[Simulated]] = {}
         envs = profile.rollouts
         for each in ENVS[profile.name]:
-            for key, setting in _settings().items():
+            for key, setting in _SETTINGS.items():
                 self._start(("envs", each, key), profile, setting, each)
         for depth in DEPTHS[1:]:
-            self._start(("depth", depth), profile, Setting(depth=depth), envs)
+            self._start(("depth", depth), profile, replace(_ONE, depth=depth), envs)
         for breadth in BREADTHS[1:]:
-            self._start(("breadth", breadth), profile, Setting(breadth=breadth), envs)
+            self._start(("breadth", breadth), profile, replace(_ONE, breadth=breadth), envs)
         for attribute in profile.assumed:
             for factor in FACTORS:
                 other = with_scaled(profile, attribute, factor)
-                for key, setting in list(_settings().items())[:2]:
-                    self._start(("assumed", attribute, factor, key), other, setting, envs)
+                for key in ("sequential", "depth_1"):
+                    self._start(("assumed", attribute, factor, key), other, _SETTINGS[key], envs)
 
     def _start(self, key: tuple[Any, ...], profile: Profile, setting: Setting, envs: int) -> None:
         count = self._rollouts or 2 * envs
@@ -132,7 +140,7 @@ class _Pending:
         }
 
     def _savings(self, envs: int) -> dict[str, float]:
-        runs = {key: self._get("envs", envs, key) for key in _settings()}
+        runs = {key: self._get("envs", envs, key) for key in _SETTINGS}
         sequential = runs["sequential"]
         ratios = {key: compare(sequential, run)["agent_latency_ratio"] for key, run in runs.items()}
         return {
@@ -156,16 +164,6 @@ class _Pending:
             }
             for attribute in self._profile.assumed
         }
-
-
-def _settings() -> dict[str, Setting]:
-    one = Setting(match_rate=MATCH_RATE)
-    return {
-        "sequential": replace(one, depth=0),
-        "depth_1": one,
-        "always_right": replace(one, match_rate=1.0),
-        "adaptive": replace(one, depth=8, breadth=8, adaptive=True),
-    }
 
 
 def _beside(paper: float, ours: float, why: str) -> dict[str, Any]:

@@ -11,12 +11,11 @@ from __future__ import annotations
 import multiprocessing
 import os
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import partial
 from random import Random
 from typing import Any
 
-from obsspec_gym.agents.engine.serving import ServingSpeed
 from obsspec_gym.errors import InvalidArgumentError
 from obsspec_gym.speculation.profiles import Lognormal, Mixture, Profile, get_profile
 from obsspec_gym.speculation.simulate import Setting, simulate
@@ -59,19 +58,10 @@ class Cell:
 
     def profile(self, turns: int) -> Profile:
         """A server that slows with its batch as that of ``paper-8b`` does, at the cell's pace."""
-        like = get_profile("paper-8b")
-        pace = self.ratio * self.tool / (like.speed.read(_TOKENS) + _TOKENS * like.speed.step)
-        speed = replace(
-            like.speed,
-            **{
-                name: pace * getattr(like.speed, name)
-                for name in ("step", "step_sequence", "step_context", "prefill", "prefill_token", "prefill_least")
-            },
-        )
-        assert isinstance(speed, ServingSpeed)
+        like = get_profile("paper-8b").speed
         return Profile(
             name="cell",
-            speed=speed,
+            speed=like.slower(self.ratio * self.tool / (like.read(_TOKENS) + _TOKENS * like.step)),
             output=Lognormal(_TOKENS, 0.6, 2048),
             observation=Lognormal(_TOKENS, 0.8, 1500),
             first_prompt=1000,

@@ -18,7 +18,16 @@ from obsspec_gym.agents.engine.base import EngineLoad
 from obsspec_gym.agents.history import History
 from obsspec_gym.errors import InvalidArgumentError
 from obsspec_gym.speculation.command_kind import command_kind
-from obsspec_gym.speculation.estimates import QUANTILES, Durations, Rates, StepCosts, mean_minimum
+from obsspec_gym.speculation.estimates import (
+    KINDS,
+    QUANTILES,
+    Durations,
+    DurationsByKind,
+    Rates,
+    StepCosts,
+    lognormal_quantiles,
+    mean_minimum,
+)
 from obsspec_gym.speculation.record import TurnRecord
 from obsspec_gym.speculation.selector import Budget, Candidate, Selector
 from obsspec_gym.types import Action, EpisodeId
@@ -110,13 +119,14 @@ class AdaptiveSelector(Selector):
         self._caution = caution
         self._load: Callable[[], EngineLoad] = EngineLoad
         self._matches = Rates()
-        self._tools = Durations(0.5, 1.2)
-        self._predictions = Durations(0.05, 0.5)
-        self._generations = Durations(1.0, 0.5)
+        self._tools = DurationsByKind(0.5, 1.2)
+        self._predictions = Durations(lambda: lognormal_quantiles(0.05, 0.5))
+        self._generations = Durations(lambda: lognormal_quantiles(1.0, 0.5))
         self._steps = StepCosts()
         self._running = self._queue = 0.0
         self._chances = PRIOR_MATCH  # of what was generated on, lately
-        self._begun: dict[EpisodeId, tuple[float, int]] = {}
+        self._begun: dict[EpisodeId, tuple[float, int]] = {}  # sequences beside its generation; its tokens
+        self._live = 0  # tokens of all of them
         self._passed: dict[Hashable, int] = {}
         self._deficits: tuple[int, tuple[float, ...]] = (-1, ())
 
@@ -136,11 +146,10 @@ class AdaptiveSelector(Selector):
         """The deepest and broadest speculation each level and alternative of which is expected to pay."""
         load, kind = self._load(), self._kind(acted.last_action)
         self._running += 0.1 * (load.running - self._running)
-        began = self._begun.get(acted.episode)
-        beside = began[0] if began is not None else float(load.running)
-        self._begun[acted.episode] = ((beside + load.running) / 2, acted.length)
+        beside, _ = self._begun.get(acted.episode, (float(load.running), 0))
+        self._file(acted, (beside + load.running) / 2)
         price = self._price(load)
-        tools, asking = self._tools.of(kind), _median(self._predictions.of_all())
+        tools, asking = self._tools.of(kind), _median(self._predictions.quantiles())
         stretch = self._stretch(tools, asking, 1, _outlasting(tools, asking))
         if stretch.hides <= 0.0:
             return self._look(kind, LOOK_AGAIN, f"tools of {_median(tools):.3g} s end before a prediction is there")
@@ -185,23 +194,30 @@ class AdaptiveSelector(Selector):
         for prediction in record.predictions:
             names = _names(prediction.source, prediction.probability, prediction.rank, kind)
             self._matches.add([(prediction.rank,), (prediction.rank, kind), *names], prediction.matched)
-            self._predictions.add("", prediction.span.seconds)
+            self._predictions.add(prediction.span.seconds)
         if record.late:
-            self._predictions.add("", 1.5 * record.tool.seconds)  # at least the tool's time; how much more is unknown
-        began = self._begun.pop(acted.episode, None)
+            self._predictions.add(1.5 * record.tool.seconds)  # at least the tool's time; how much more is unknown
+        beside, _ = self._begun.get(acted.episode, (1.0, 0))
         if record.generation is not None:
-            self._generations.add("", record.generation.seconds)
-            if began is not None:
-                self._steps.add(record.tokens, record.generation.seconds, max(1.0, began[0]))
-        if not record.ends:
-            self._begun[acted.episode] = (float(self._load().running) + 1, acted.length)
+            self._generations.add(record.generation.seconds)
+            self._steps.add(record.tokens, record.generation.seconds, max(1.0, beside))
+        self._file(acted, float(self._load().running) + 1)
 
     def forget(self, episode: EpisodeId) -> None:
         """An episode is over: it no longer weighs on the engine's cache."""
-        self._begun.pop(episode, None)
+        _, length = self._begun.pop(episode, (0.0, 0))
+        self._live -= length
+
+    def _file(self, acted: History, running: float) -> None:
+        """Writes down how many run beside an episode's generation, and how long the episode is by now."""
+        _, length = self._begun.get(acted.episode, (0.0, 0))
+        self._live += acted.length - length
+        self._begun[acted.episode] = running, acted.length
 
     def _look(self, kind: Hashable, every: int, why: str) -> Budget:
         """No speculation; now and then at least a look at how good predictions are."""
+        if len(self._passed) > KINDS:
+            self._passed.clear()
         passed = self._passed[kind] = self._passed.get(kind, 0) + 1
         if passed % every == 0:
             return Budget(1, min(4, self._max_breadth), f"{why}: only compared", generate=False)
@@ -227,16 +243,16 @@ class AdaptiveSelector(Selector):
             share: How likely it is that the tool runs for so long.
         """
         left = [seconds - elapsed for seconds in tools if seconds > elapsed]
-        generations = self._generations.of_all()
+        generations = self._generations.quantiles()
         runs = share * mean_minimum(left, generations)
         return Stretch(runs, runs if level == 1 else share * mean_minimum(left, self._uncovered()))
 
     def _uncovered(self) -> tuple[float, ...]:
         """Quantiles of the part of a generation that its own turn's tool does not cover."""
-        known = len(self._generations) // 8
+        known = self._generations.added // 8
         if self._deficits[0] != known:
-            asking = _median(self._predictions.of_all())
-            generations, tools = self._generations.of_all(), self._tools.of_all()
+            asking = _median(self._predictions.quantiles())
+            generations, tools = self._generations.quantiles(), self._tools.all.quantiles()
             values = sorted(
                 max(0.0, generation - max(0.0, tool - asking)) for generation in generations for tool in tools
             )
@@ -249,7 +265,7 @@ class AdaptiveSelector(Selector):
         return chance * stretch.hides * (1 - price.share) - self._caution * (1 - chance) * lost
 
     def _depth(self, tools: Sequence[float], asking: float, first: float, price: Price) -> int:
-        generation = _median(self._generations.of_all())
+        generation = _median(self._generations.quantiles())
         elsewhere = self._matches.of([(0,)], PRIOR_MATCH)
         chance, elapsed, depth = first, asking, 1
         while depth < self._max_depth:
@@ -268,14 +284,11 @@ class AdaptiveSelector(Selector):
         committed = max(0.0, load.running - load.speculative)
         others = 0.5 * (committed + min(self._running, float(load.running))) + self._chances * load.speculative
         share = self._steps.cost().share(others, load.running + 1.0)
-        return Price(share, READING * _median(self._generations.of_all()))
+        return Price(share, READING * _median(self._generations.quantiles()))
 
     def _crowded(self, load: EngineLoad) -> bool:
         """Whether what real histories hold, and speculation adds, would not fit into the engine's cache."""
-        if not load.capacity_tokens:
-            return False
-        live = [length for _, length in self._begun.values()]
-        return sum(live) > FULL * load.capacity_tokens
+        return 0 < FULL * load.capacity_tokens < self._live
 
 
 def _names(source: str, probability: float, rank: int, kind: Hashable) -> list[Hashable]:

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections import defaultdict, deque
-from collections.abc import Hashable, Iterable, Sequence
+from collections import OrderedDict, deque
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import accumulate
 from statistics import NormalDist
-from typing import Any
 
 import numpy as np
 
 QUANTILES = 16
 """A distribution is kept as this many of its quantiles."""
 
-_NORMAL = NormalDist()
+KINDS = 1024
+"""So many kinds are told apart; of more, those not seen for longest are forgotten: models write any command."""
 
 
 class Rates:
@@ -34,18 +35,22 @@ class Rates:
 
     def __init__(self, weight: float = 6.0) -> None:
         self._weight = weight
-        self._seen: dict[Hashable, list[int]] = defaultdict(lambda: [0, 0])
+        self._seen: OrderedDict[Hashable, list[int]] = OrderedDict()
 
     def add(self, names: Iterable[Hashable], yes: bool) -> None:
         """Counts an observation under each of its names."""
         for name in names:
-            counts = self._seen[name]
+            counts = self._seen.setdefault(name, [0, 0])
             counts[0] += 1
             counts[1] += yes
+            self._seen.move_to_end(name)
+        while len(self._seen) > 16 * KINDS:
+            self._seen.popitem(last=False)
 
     def seen(self, name: Hashable) -> int:
         """How many observations bear a name."""
-        return self._seen[name][0] if name in self._seen else 0
+        counts = self._seen.get(name)
+        return 0 if counts is None else counts[0]
 
     def of(self, names: Iterable[Hashable], prior: float) -> float:
         """The rate under the last of some names, which go from the general to the special."""
@@ -58,59 +63,78 @@ class Rates:
 
 
 class Durations:
+    """The latest seconds of something, as quantiles; while few are known they are filled up with others.
+
+    Args:
+        rest: Quantiles of what they are filled up with, ascending.
+        keep: How many of the latest are kept.
+    """
+
+    def __init__(self, rest: Callable[[], Sequence[float]], keep: int = 64) -> None:
+        self._rest = rest
+        self._latest: deque[float] = deque(maxlen=keep)
+        self._made = 0
+        self._quantiles: tuple[float, ...] = ()
+        self.added = 0
+
+    def add(self, seconds: float) -> None:
+        """One more."""
+        self._latest.append(seconds)
+        self.added += 1
+
+    def quantiles(self) -> tuple[float, ...]:
+        """:data:`QUANTILES` of them, ascending."""
+        # Sorted anew after every eighth of what is known, or whenever little is.
+        if self._made < QUANTILES or self.added - self._made >= min(self._made, 64) // 8:
+            known = sorted(self._latest)
+            filled = _quantiles(self._rest(), QUANTILES - len(known)) if len(known) < QUANTILES else ()
+            self._quantiles = tuple(sorted([*_quantiles(known, min(QUANTILES, len(known))), *filled]))
+            self._made = self.added
+        return self._quantiles
+
+
+class DurationsByKind:
     """Seconds by kind; a kind that is little known is filled up with what all kinds take, and that with a prior.
 
     Args:
         median: Of the prior, which is lognormal.
         sigma: Its standard deviation of the logarithm.
-        keep: How many of the latest are kept of a kind.
+
+    Attributes:
+        all: Those of all kinds.
     """
 
-    def __init__(self, median: float, sigma: float, keep: int = 64) -> None:
-        self._prior = tuple(
-            median * math.exp(sigma * _NORMAL.inv_cdf((index + 0.5) / QUANTILES)) for index in range(QUANTILES)
-        )
-        self._all: deque[float] = deque(maxlen=4 * keep)
-        self._kinds: dict[Hashable, deque[float]] = defaultdict(lambda: deque(maxlen=keep))
-        self._made: dict[Hashable, tuple[int, tuple[float, ...]]] = {}
-        self._added: dict[Hashable, int] = defaultdict(int)
+    def __init__(self, median: float, sigma: float) -> None:
+        self.all = Durations(lambda: lognormal_quantiles(median, sigma), keep=256)
+        self._kinds: OrderedDict[Hashable, Durations] = OrderedDict()
 
     def add(self, kind: Hashable, seconds: float) -> None:
         """One more."""
-        self._all.append(seconds)
-        self._kinds[kind].append(seconds)
-        self._added[kind] += 1
-        self._added[None] += 1
-
-    def __len__(self) -> int:
-        return len(self._all)
+        self.all.add(seconds)
+        if kind not in self._kinds:
+            self._kinds[kind] = Durations(self.all.quantiles)
+        self._kinds[kind].add(seconds)
+        self._kinds.move_to_end(kind)
+        if len(self._kinds) > KINDS:
+            self._kinds.popitem(last=False)
 
     def of(self, kind: Hashable) -> tuple[float, ...]:
         """Quantiles of a kind's seconds, ascending."""
-        return self._cached(kind, self._kinds.get(kind, ()), self.of_all)
+        known = self._kinds.get(kind)
+        return self.all.quantiles() if known is None else known.quantiles()
 
-    def of_all(self) -> tuple[float, ...]:
-        """Quantiles of the seconds of all kinds, ascending."""
-        return self._cached(None, self._all, lambda: self._prior)
 
-    def _cached(self, kind: Hashable, values: Iterable[float], rest: Any) -> tuple[float, ...]:
-        """Made anew after every eighth of what is known, or whenever little is."""
-        added = self._added[kind] if kind is None or kind in self._added else 0
-        made = self._made.get(kind)
-        if made is not None and added - made[0] < max(1, min(made[0], 64) // 8) and made[0] >= QUANTILES:
-            return made[1]
-        known = sorted(values)
-        result = _quantiles(known, QUANTILES)
-        if len(known) < QUANTILES:
-            result = tuple(sorted([*known, *_quantiles(rest(), QUANTILES - len(known))]))
-        self._made[kind] = (added, result)
-        return result
+@lru_cache(maxsize=64)
+def lognormal_quantiles(median: float, sigma: float) -> tuple[float, ...]:
+    """:data:`QUANTILES` of a lognormal distribution, ascending."""
+    normal = NormalDist()
+    return tuple(median * math.exp(sigma * normal.inv_cdf((index + 0.5) / QUANTILES)) for index in range(QUANTILES))
 
 
 def _quantiles(values: Sequence[float], count: int) -> tuple[float, ...]:
     """So many evenly spaced quantiles of ascending values."""
     size = len(values)
-    return tuple(values[min(size - 1, int((index + 0.5) * size / count))] for index in range(count)) if size else ()
+    return tuple(values[int((index + 0.5) * size / count)] for index in range(count))
 
 
 def mean_minimum(left: Sequence[float], right: Sequence[float]) -> float:
@@ -184,11 +208,6 @@ class StepCosts:
         self._seconds = self._keep * self._seconds + seconds
         self._loaded = self._keep * self._loaded + tokens * running
         self._new += 1
-
-    @property
-    def known(self) -> float:
-        """How many generations it knows of, about."""
-        return self._weight
 
     def cost(self) -> StepCost:
         """The present estimate; before the first generation in no unit of time."""

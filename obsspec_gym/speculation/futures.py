@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 
 from obsspec_gym.agents.generation import Generation
 from obsspec_gym.agents.history import History
+from obsspec_gym.speculation.selector import Budget
 from obsspec_gym.types import Completion, Prediction
 
 Clock = Callable[[], float]
@@ -108,12 +109,18 @@ class Futures:
         root: The real history with its generation.
         max_futures: Bound on how many speculated futures are alive; beyond it none is added (giving one up is free:
             what it would have generated is generated when it is needed, I2a).
+
+    Attributes:
+        budget: How far the present turn may speculate.
+        began: Clock time at which the present turn's tool began.
     """
 
     def __init__(self, root: Future, max_futures: int = 64) -> None:
         self.root = root
         self.max_futures = max_futures
         self.size = 0
+        self.budget = Budget(0, 1)
+        self.began = 0.0
 
     def __len__(self) -> int:
         return self.size
@@ -122,6 +129,10 @@ class Futures:
     def full(self) -> bool:
         """Whether no further future fits."""
         return self.size >= self.max_futures
+
+    def level(self, acted: History) -> int:
+        """How many observations ahead of the real history the outcome of ``acted`` is, from 1."""
+        return acted.turn - self.root.history.turn
 
     def add(self, parent: Future, child: Future) -> None:
         """Files a future under its parent; of two with the same history the one that generates stays."""

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import math
 import statistics
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import NormalDist
-from typing import Protocol
+from typing import Any, Protocol
 
-from obsspec_gym.agents.engine.serving import ServingSpeed
+from obsspec_gym.agents.engine.serving_speed import ServingSpeed
 from obsspec_gym.errors import InvalidArgumentError
 from obsspec_gym.seeding import derive_seed
 from obsspec_gym.speculation.record import TurnRecord
-from obsspec_gym.types import EpisodeId
 
 _NORMAL = NormalDist()
 
@@ -128,7 +128,7 @@ class Profile:
         rollouts: Episodes that one server generates for at a time.
         group: Episodes of one task.
         world_model_step: Seconds of a world model's decoding step: a predicted observation costs this a token.
-        assumed: Names of the attributes that were assumed.
+        assumed: Names of the attributes that were assumed, of those that can be scaled.
     """
 
     name: str
@@ -157,58 +157,48 @@ _TOOL = Mixture(
 
 _ASSUMED: tuple[str, ...] = ("output", "turns", "tool", "first_prompt", "observation")
 
-PROFILES: Mapping[str, Profile] = {
-    profile.name: profile
-    for profile in (
-        Profile(
-            name="paper-8b",
-            # Derived: fits to published vLLM medians of Qwen3-8B in bfloat16 on one H100 (26 points, rms 1.9 %).
-            speed=ServingSpeed(
-                step=6.83e-3,
-                step_sequence=0.0119e-3,
-                step_context=0.0493e-6,
-                prefill=3e-3,  # derived: time to first token 14, 34, 61, 254 ms at 128, 1k, 2k, 8k tokens
-                prefill_token=1 / 32_500,
-                prefill_least=14e-3,
-                chunk=8192,  # assumed
-                capacity=377_000,  # seen
-            ),
-            output=Lognormal(300, 0.9, 4096),
-            observation=Lognormal(250, 1.1, 1500),
-            first_prompt=2000,
-            turns=Lognormal(20, 0.6, 50),
-            tool=_TOOL,
-            round_trip=Lognormal(0.067, 0.5),
-            rollouts=32,
-            group=8,
-            world_model_step=2.6e-3,
-            assumed=_ASSUMED,
-        ),
-        Profile(
-            name="paper-32b",
-            # Derived: fits to published vLLM medians of Qwen3-32B in bfloat16 on two H100 (12 points, rms 2.2 %).
-            speed=ServingSpeed(
-                step=14.3e-3,
-                step_sequence=0.090e-3,
-                step_context=0.040e-6,
-                prefill=6e-3,
-                prefill_token=1 / 15_000,
-                chunk=8192,
-                capacity=234_000,
-            ),
-            output=Lognormal(300, 0.9, 4096),
-            observation=Lognormal(250, 1.1, 1500),
-            first_prompt=2000,
-            turns=Lognormal(20, 0.6, 25),
-            tool=_TOOL,
-            round_trip=Lognormal(0.067, 0.5),
-            rollouts=64,
-            group=4,
-            world_model_step=2.6e-3,
-            assumed=_ASSUMED,
-        ),
-    )
-}
+_PAPER_8B = Profile(
+    name="paper-8b",
+    # Derived: fits to published vLLM medians of Qwen3-8B in bfloat16 on one H100 (26 points, rms 1.9 %).
+    speed=ServingSpeed(
+        step=6.83e-3,
+        step_sequence=0.0119e-3,
+        step_context=0.0493e-6,
+        prefill=3e-3,  # derived: time to first token 14, 34, 61, 254 ms at 128, 1k, 2k, 8k tokens
+        prefill_token=1 / 32_500,
+        prefill_least=14e-3,
+        chunk=8192,  # assumed
+        capacity=377_000,  # seen
+    ),
+    output=Lognormal(300, 0.9, 4096),
+    observation=Lognormal(250, 1.1, 1500),
+    first_prompt=2000,
+    turns=Lognormal(20, 0.6, 50),
+    tool=_TOOL,
+    round_trip=Lognormal(0.067, 0.5),
+    rollouts=32,
+    group=8,
+    world_model_step=2.6e-3,
+    assumed=_ASSUMED,
+)
+_PAPER_32B = replace(
+    _PAPER_8B,
+    name="paper-32b",
+    # Derived: fits to published vLLM medians of Qwen3-32B in bfloat16 on two H100 (12 points, rms 2.2 %).
+    speed=ServingSpeed(
+        step=14.3e-3,
+        step_sequence=0.090e-3,
+        step_context=0.040e-6,
+        prefill=6e-3,
+        prefill_token=1 / 15_000,
+        chunk=8192,
+        capacity=234_000,
+    ),
+    turns=Lognormal(20, 0.6, 25),
+    rollouts=64,
+    group=4,
+)
+PROFILES: Mapping[str, Profile] = {profile.name: profile for profile in (_PAPER_8B, _PAPER_32B)}
 
 
 def get_profile(name: str) -> Profile:
@@ -222,26 +212,21 @@ def get_profile(name: str) -> Profile:
     return PROFILES[name]
 
 
+SCALABLE = ("output", "turns", "tool", "first_prompt", "observation", "round_trip")
+"""Attributes of a profile that can be scaled."""
+
+
 def with_scaled(profile: Profile, attribute: str, factor: float) -> Profile:
     """The profile with one of its attributes scaled: how much a result hangs on an assumption.
 
     Raises:
         InvalidArgumentError: If it has no such attribute that can be scaled.
     """
-    if attribute == "first_prompt":
-        return replace(profile, first_prompt=max(1, round(factor * profile.first_prompt)))
-    if attribute == "world_model_step":
-        return replace(profile, world_model_step=factor * profile.world_model_step)
-    scaled: dict[str, Distribution | Mixture] = {
-        "output": profile.output.scaled(factor),
-        "observation": profile.observation.scaled(factor),
-        "turns": profile.turns.scaled(factor),
-        "tool": profile.tool.scaled(factor),
-        "round_trip": profile.round_trip.scaled(factor),
-    }
-    if attribute not in scaled:
-        raise InvalidArgumentError(f"a profile has {', '.join(scaled)} and first_prompt to scale, got {attribute!r}")
-    return replace(profile, **{attribute: scaled[attribute]})  # type: ignore[arg-type]
+    if attribute not in SCALABLE:
+        raise InvalidArgumentError(f"a profile has {', '.join(SCALABLE)} to scale, got {attribute!r}")
+    value: Any = getattr(profile, attribute)
+    scaled: Any = max(1, round(factor * value)) if isinstance(value, int) else value.scaled(factor)
+    return replace(profile, **{attribute: scaled})
 
 
 def profile_of_turns(name: str, turns: Sequence[TurnRecord], like: Profile) -> Profile:
@@ -262,24 +247,11 @@ def profile_of_turns(name: str, turns: Sequence[TurnRecord], like: Profile) -> P
     if not generated:
         raise InvalidArgumentError("the trace has no turn whose action was generated from the truth")
     step = statistics.median(turn.generation.seconds / turn.tokens for turn in generated if turn.generation is not None)
-    pace = step / like.speed.decode(1, like.first_prompt)
-    lengths: dict[EpisodeId, int] = {}
-    for turn in turns:
-        lengths[turn.episode] = max(lengths.get(turn.episode, 0), turn.turn + 1)
-    tasks: dict[str, int] = {}
-    for episode in lengths:
-        tasks[episode.task_id] = tasks.get(episode.task_id, 0) + 1
+    lengths = Counter(turn.episode for turn in turns)
+    tasks = Counter(episode.task_id for episode in lengths)
     return Profile(
         name=name,
-        speed=replace(
-            like.speed,
-            step=pace * like.speed.step,
-            step_sequence=pace * like.speed.step_sequence,
-            step_context=pace * like.speed.step_context,
-            prefill=pace * like.speed.prefill,
-            prefill_token=pace * like.speed.prefill_token,
-            prefill_least=pace * like.speed.prefill_least,
-        ),
+        speed=like.speed.slower(step / like.speed.decode(1, like.first_prompt)),
         output=Empirical.of([turn.tokens for turn in generated]),
         observation=like.observation,
         first_prompt=like.first_prompt,
@@ -289,5 +261,5 @@ def profile_of_turns(name: str, turns: Sequence[TurnRecord], like: Profile) -> P
         rollouts=len(lengths),
         group=max(tasks.values()),
         world_model_step=like.world_model_step,
-        assumed=("speed", "observation", "first_prompt"),
+        assumed=("observation", "first_prompt"),
     )

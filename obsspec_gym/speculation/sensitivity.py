@@ -30,7 +30,7 @@ def sensitivity_of(
 ) -> dict[str, dict[str, float]]:
     """The ratio of agent latency with each assumed parameter scaled."""
     ratios: dict[str, dict[str, float]] = {}
-    for attribute in [name for name in profile.assumed if name != "speed"]:
+    for attribute in profile.assumed:
         ratios[attribute] = {}
         for factor in FACTORS:
             other = with_scaled(profile, attribute, factor)

@@ -8,27 +8,28 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Any
 
 from obsspec_gym.agents.generation import Generation
 from obsspec_gym.agents.history import History, fingerprint
 from obsspec_gym.agents.policy import Policy, Served, as_policy
 from obsspec_gym.agents.world_model.base import WorldModel
-from obsspec_gym.errors import InvalidArgumentError, ObsSpecError
+from obsspec_gym.errors import InvalidArgumentError
 from obsspec_gym.seeding import turn_seed
 from obsspec_gym.speculation.adaptive import AdaptiveSelector
 from obsspec_gym.speculation.futures import Future, Futures, completion_of
+from obsspec_gym.speculation.growth import Growth
 from obsspec_gym.speculation.next_action import NextAction, TurnResult
 from obsspec_gym.speculation.predictor import Patience, Predictor, as_world_model
 from obsspec_gym.speculation.record import TurnRecord
 from obsspec_gym.speculation.recorder import TurnRecorder
-from obsspec_gym.speculation.selector import Budget, Candidate, Off, Selector
+from obsspec_gym.speculation.selector import Off, Selector
 from obsspec_gym.types import (
     Action,
     EpisodeId,
     Observation,
     Outcome,
-    Prediction,
     Priority,
     TokenIds,
     Transition,
@@ -87,6 +88,10 @@ class Speculator:
         self.policy = as_policy(policy)
         self._predictor = None if world_model is None else Predictor(as_world_model(world_model), patience)
         self._selector = selector or (Off() if world_model is None else AdaptiveSelector())
+        self._growth: Growth | None = None
+        if self._predictor is not None:
+            ahead = partial(self._generate, priority=Priority.SPECULATIVE)
+            self._growth = Growth(self.policy, self._predictor, self._selector, ahead)
         if isinstance(self.policy, Served):
             self._selector.attach(self.policy.load)
         self._run_seed = run_seed
@@ -94,7 +99,6 @@ class Speculator:
         self._max_futures = max_futures
         self._recorder = TurnRecorder(on_turn)
         self._episodes: dict[EpisodeId, Futures] = {}
-        self._tasks: set[asyncio.Task[Any]] = set()
 
     @property
     def world_model_failures(self) -> dict[str, int]:
@@ -143,10 +147,9 @@ class Speculator:
         try:
             futures = self._enter(history)
             acted = self._act(futures, action)
-            budget = self._selector.budget(acted)
-            began = loop.time()
-            self._recorder.begin(futures, acted, budget, began)
-            growth = self._begin_growth(futures, acted, budget, began)
+            futures.budget, futures.began = self._selector.budget(acted), loop.time()
+            self._recorder.begin(futures, acted, futures.budget, futures.began)
+            growth = self._growth.begin(futures, acted) if self._growth else None
             try:
                 outcome = _as_outcome(await tool)
             finally:
@@ -166,6 +169,7 @@ class Speculator:
         tokens = () if outcome.ends else self.policy.encode_observation(acted, outcome.observation)
         real = acted.observe(outcome.observation, tokens, outcome.visible)
         kept, discarded = futures.commit(real, outcome.ends)
+        futures.began = now  # what comes in from here on is about a tool that has not begun
         record = self._recorder.end(acted, real, outcome, children, discarded, late, now)
         self._selector.observe(acted, record)
         if self._predictor is not None:
@@ -179,87 +183,6 @@ class Speculator:
             kept.committed = now
             kept.generation.promote()
         return TurnResult(outcome.observation, self._handle(futures.root, hit=kept is not None))
-
-    def _begin_growth(
-        self, futures: Futures, acted: History, budget: Budget, began: float
-    ) -> asyncio.Task[None] | None:
-        """Asks what ``acted`` brings; what goes on below that is the task that is returned, if there is any."""
-        if self._predictor is None or budget.depth < 1:
-            return None
-        self._ask(futures, futures.root, acted, budget, began, 1)
-        return self._spawn(self._grow(futures, futures.root, budget, began, 1)) if budget.depth > 1 else None
-
-    def _ask(self, futures: Futures, future: Future, acted: History, budget: Budget, began: float, level: int) -> None:
-        """Has the world model predict what ``acted`` brings, and generates ahead on every prediction."""
-        if future.branching is None:
-            known = asyncio.get_running_loop().time()
-            future.branching = self._spawn(self._branch(futures, future, acted, budget, began, level, known))
-        else:
-            self._reconsider(future, acted, budget, began, level)
-
-    def _reconsider(self, future: Future, acted: History, budget: Budget, began: float, level: int) -> None:
-        """Generates on predictions that were declined when what they follow was itself only possible."""
-        elapsed = asyncio.get_running_loop().time() - began
-        for child in future.children.values():
-            if child.chance > 0 or child.prediction is None or child.prediction.ends:
-                continue
-            chance = self._selector.chance(Candidate(acted, child.prediction, child.rank, level, 1.0, elapsed, budget))
-            if chance > 0:
-                child.begin(chance, self._generate(child.history, Priority.SPECULATIVE), _clock())
-
-    async def _grow(self, futures: Futures, future: Future, budget: Budget, began: float, level: int) -> None:
-        """Goes on below a future's predictions, once they are there."""
-        assert future.branching is not None
-        await asyncio.wait({future.branching})
-        children = [child for child in future.children.values() if child.generation is not None]
-        below = [self._grow_below(futures, child, budget, began, level + 1) for child in children]
-        await _all([self._spawn(work) for work in below])
-
-    async def _grow_below(self, futures: Futures, future: Future, budget: Budget, began: float, level: int) -> None:
-        """Goes on below a future as soon as its action is known."""
-        if future.generation is None:
-            return
-        try:
-            completion = await future.generation
-        except ObsSpecError:
-            return  # cancelled, or the engine failed: then nothing follows it
-        if future.given_up:
-            return  # at this very moment: this task's own cancellation is still on its way down to it
-        acted = future.history.act(self.policy.parse(completion), completion.token_ids)
-        self._ask(futures, future, acted, budget, began, level)
-        if level < budget.depth:
-            await self._grow(futures, future, budget, began, level)
-
-    async def _branch(
-        self, futures: Futures, parent: Future, acted: History, budget: Budget, began: float, level: int, known: float
-    ) -> None:
-        """Asks the world model and files a future for each of its predictions."""
-        assert self._predictor is not None
-        loop = asyncio.get_running_loop()
-        asked = loop.time()
-        predictions = await self._predictor.predict(acted, budget.breadth)
-        ready = loop.time()
-        for rank, prediction in enumerate(predictions):
-            if futures.full:
-                return
-            reached = parent.chance if level > 1 else 1.0
-            try:
-                chance = self._selector.chance(
-                    Candidate(acted, prediction, rank, level, reached, ready - began, budget)
-                )
-                future = self._possible(acted, prediction, rank, chance)
-            except Exception as error:  # noqa: BLE001 - boundary I4: an unusable prediction costs only itself
-                self._predictor.reject(f"unusable prediction: {type(error).__name__}: {error}")
-                continue
-            future.action_known, future.prediction_started, future.prediction_ready = known, asked, ready
-            futures.add(parent, future)
-
-    def _possible(self, acted: History, prediction: Prediction, rank: int, chance: float) -> Future:
-        """A future for one prediction: its generation starts, unless it is declined or predicted to end."""
-        tokens = () if prediction.ends else self.policy.encode_observation(acted, prediction.observation)
-        history = acted.observe(prediction.observation, tokens, prediction.visible)
-        generation = None if prediction.ends or chance <= 0 else self._generate(history, Priority.SPECULATIVE)
-        return Future(history, generation, _clock(), prediction, rank, chance)
 
     def _real(self, history: History, draft: TokenIds = ()) -> Future:
         return Future(history, self._generate(history, Priority.COMMITTED, draft), _clock())
@@ -311,19 +234,12 @@ class Speculator:
         """Ends every episode and waits for what was cancelled. Idempotent."""
         for episode in list(self._episodes):
             self.end(episode)
-        for task in self._tasks:
-            task.cancel()
-        await _all(list(self._tasks))
+        if self._growth:
+            await self._growth.close()
 
     def _handle(self, root: Future, hit: bool) -> NextAction:
         assert root.generation is not None
         return NextAction(root.history, root.generation, self.policy, hit)
-
-    def _spawn(self, work: Any) -> asyncio.Task[None]:
-        task: asyncio.Task[None] = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
 
 
 def _as_outcome(result: Outcome | Observation) -> Outcome:
@@ -346,15 +262,3 @@ def _best_draft(discarded: Sequence[Future]) -> TokenIds:
 
 def _clock() -> Callable[[], float]:
     return asyncio.get_running_loop().time
-
-
-async def _all(tasks: list[asyncio.Task[Any]]) -> None:
-    """Waits for tasks, and cancels them if it is cancelled itself."""
-    if not tasks:
-        return
-    try:
-        await asyncio.wait(tasks)
-    except asyncio.CancelledError:
-        for task in tasks:
-            task.cancel()
-        raise

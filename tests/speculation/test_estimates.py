@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from obsspec_gym.speculation.estimates import QUANTILES, Durations, Rates, StepCosts, mean_minimum
+from obsspec_gym.speculation.estimates import KINDS, QUANTILES, DurationsByKind, Rates, StepCosts, mean_minimum
 
 seconds = st.floats(1e-3, 1e3)
 
@@ -36,11 +36,11 @@ def test_a_rate_goes_from_the_prior_to_what_is_seen_and_from_the_general_to_the_
 
 @given(st.lists(st.tuples(st.sampled_from(["a", "b"]), seconds), max_size=120))
 def test_durations_are_ascending_quantiles_within_what_was_seen(added: list[tuple[str, float]]) -> None:
-    durations = Durations(1.0, 1.0)
+    durations = DurationsByKind(1.0, 1.0)
     for kind, value in added:
         durations.add(kind, value)
         assert len(durations.of(kind)) == QUANTILES
-    for quantiles in (durations.of("a"), durations.of("unseen"), durations.of_all()):
+    for quantiles in (durations.of("a"), durations.of("unseen"), durations.all.quantiles()):
         assert len(quantiles) == QUANTILES
         assert list(quantiles) == sorted(quantiles)
     seen = [value for kind, value in added if kind == "a"]
@@ -49,7 +49,7 @@ def test_durations_are_ascending_quantiles_within_what_was_seen(added: list[tupl
 
 
 def test_a_kind_that_is_known_is_told_apart_from_the_others() -> None:
-    durations = Durations(1.0, 1.0)
+    durations = DurationsByKind(1.0, 1.0)
     for _ in range(2 * QUANTILES):
         durations.add("slow", 30.0)
         durations.add("quick", 0.01)
@@ -82,3 +82,21 @@ def test_step_costs_are_never_negative_and_sensible_before_anything_is_known() -
     costs = StepCosts()
     costs.add(100, 1.0, 1)
     assert 0.2 < costs.cost().share(64, 65) < 0.8
+
+
+def test_of_many_kinds_the_latest_are_known() -> None:
+    rates, durations = Rates(), DurationsByKind(1.0, 1.0)
+    for kind in range(40 * KINDS):
+        rates.add(["all", kind], True)
+        durations.add(kind, 5.0)
+    assert rates.seen("all") == 40 * KINDS
+    assert (rates.seen(0), rates.seen(40 * KINDS - 1)) == (0, 1)
+    assert len(durations._kinds) == KINDS
+
+
+def test_what_a_kind_takes_is_seen_to_change() -> None:
+    durations = DurationsByKind(1.0, 1.0)
+    for seconds in (1.0, 2.0):
+        for _ in range(400):
+            durations.add("make", seconds)
+    assert durations.of("make") == durations.all.quantiles() == (2.0,) * QUANTILES

@@ -9,50 +9,15 @@ serving cost seconds.
 from __future__ import annotations
 
 import asyncio
-import math
 from dataclasses import dataclass
 
 from obsspec_gym.agents.engine.base import EngineLoad
 from obsspec_gym.agents.engine.prefix_cache import PrefixCache
+from obsspec_gym.agents.engine.serving_speed import Burst, ServingSpeed
 from obsspec_gym.agents.generation import Generation
 from obsspec_gym.agents.history import History
 from obsspec_gym.errors import ClosedError, InvalidArgumentError
 from obsspec_gym.types import Completion, Priority
-
-
-@dataclass(frozen=True, slots=True)
-class ServingSpeed:
-    """How fast a server is and how much it holds. Seconds and tokens.
-
-    Attributes:
-        step: Of a decoding step, before anything runs in it.
-        step_sequence: More for each running sequence.
-        step_context: More for each token of context of the running sequences.
-        prefill: Of reading a chunk of a prompt, before its first token.
-        prefill_token: More for each token read.
-        prefill_least: Reading a chunk takes at least this.
-        chunk: Prompt tokens read in one step at most.
-        capacity: Tokens of KV cache.
-        max_running: Sequences that run at once.
-    """
-
-    step: float
-    step_sequence: float = 0.0
-    step_context: float = 0.0
-    prefill: float = 0.0
-    prefill_token: float = 0.0
-    prefill_least: float = 0.0
-    chunk: int = 8192
-    capacity: int = 10**9
-    max_running: int = 256
-
-    def decode(self, sequences: int, context: int) -> float:
-        """Seconds of one decoding step."""
-        return self.step + self.step_sequence * sequences + self.step_context * context
-
-    def read(self, tokens: int) -> float:
-        """Seconds in which ``tokens`` of prompts are read."""
-        return max(self.prefill_least, self.prefill + self.prefill_token * tokens) if tokens else 0.0
 
 
 @dataclass(slots=True)
@@ -97,29 +62,6 @@ class _Request:
         return self.priority, self.arrival
 
 
-@dataclass(slots=True)
-class _Burst:
-    """Decoding steps that are taken in one jump; step ``i`` (from 0) takes ``first + i * growth``."""
-
-    start: float
-    first: float
-    growth: float
-    steps: int
-    settled: int = 0
-
-    def seconds(self, steps: int) -> float:
-        return steps * self.first + self.growth * steps * (steps - 1) / 2
-
-    def completed(self, now: float) -> int:
-        """How many steps are over."""
-        elapsed = now - self.start + 1e-9
-        linear = self.first - self.growth / 2
-        steps = elapsed / linear
-        if self.growth > 0:
-            steps = (math.sqrt(linear * linear + 2 * self.growth * elapsed) - linear) / self.growth
-        return min(self.steps, int(steps))
-
-
 class ServingEngine:
     """A server of a given speed.
 
@@ -148,7 +90,7 @@ class ServingEngine:
         self._waiting: list[_Request] = []
         self._reading: list[_Request] = []
         self._running: list[_Request] = []
-        self._burst: _Burst | None = None
+        self._burst: Burst | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._wake: asyncio.Future[None] | None = None
         self._driver: asyncio.Task[None] | None = None
@@ -250,7 +192,7 @@ class ServingEngine:
         seconds = self.speed.read(read)
         if self._running:
             seconds += self.speed.decode(len(self._running), self._contexts())
-        self._burst = _Burst(asyncio.get_running_loop().time(), max(seconds, 1e-12), 0.0, 1)
+        self._burst = Burst(asyncio.get_running_loop().time(), max(seconds, 1e-12), 0.0, 1)
         await asyncio.sleep(seconds)
         self.counters.read += read
         batch = list(self._running)
@@ -271,7 +213,7 @@ class ServingEngine:
         loop = asyncio.get_running_loop()
         count = len(self._running)
         first = self.speed.decode(count, self._contexts())
-        burst = _Burst(loop.time(), first, self.speed.step_context * count, self._steps_ahead())
+        burst = Burst(loop.time(), first, self.speed.step_context * count, self._steps_ahead())
         self._burst, self._wake = burst, loop.create_future()
         self._timer = loop.call_at(burst.start + burst.seconds(burst.steps), _set, self._wake)
         await self._wake
