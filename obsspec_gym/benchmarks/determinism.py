@@ -11,13 +11,14 @@ from __future__ import annotations
 import contextlib
 import time
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from obsspec_gym.envs.observation import ObservationFormat
-from obsspec_gym.envs.sandbox import CommandResult, make_sandbox
+from obsspec_gym.envs.sandbox import CommandResult, Sandbox, make_sandbox
 from obsspec_gym.envs.sandbox.frozen_clock import frozen_clock_available
 from obsspec_gym.envs.sandbox.local import NoIsolationWarning
+from obsspec_gym.envs.sandbox.programs import missing_programs
 from obsspec_gym.errors import InvalidArgumentError
 
 DEFAULTS: dict[str, Any] = {"gap": 1.1}
@@ -134,8 +135,8 @@ def run(*, gap: float, report: Any) -> dict[str, Any]:
     """
     if gap < 0:
         raise InvalidArgumentError(f"gap must be >= 0 seconds, got {gap}")
-    look = f"for p in {' '.join(_PROGRAMS)}; do command -v $p >/dev/null || echo $p; done"
-    missing = _run_in_fresh("bubblewrap", {}, look)[0].output.decode().split()
+    with _fresh("bubblewrap", {}) as sandbox:
+        missing = missing_programs(sandbox, _PROGRAMS)
     commands = [command for command in COMMANDS if not _needs(command) & set(missing)]
     report(f"{len(commands)} commands")
     running, masked = ObservationFormat(), ObservationFormat(canonical=True)
@@ -173,11 +174,17 @@ def _run_once(kind: str, options: Mapping[str, Any], commands: Sequence[str]) ->
     return [_run_in_fresh(kind, options, command) for command in commands]
 
 
-def _run_in_fresh(kind: str, options: Mapping[str, Any], command: str) -> tuple[CommandResult, str]:
+@contextlib.contextmanager
+def _fresh(kind: str, options: Mapping[str, Any]) -> Iterator[Sandbox]:
     with contextlib.closing(make_sandbox(kind, **options)) as sandbox:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", NoIsolationWarning)
             sandbox.start()
+        yield sandbox
+
+
+def _run_in_fresh(kind: str, options: Mapping[str, Any], command: str) -> tuple[CommandResult, str]:
+    with _fresh(kind, options) as sandbox:
         sandbox.write(FILES)
         if "git" in _needs(command):
             sandbox.run(_REPOSITORY, _SECONDS)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from obsspec_gym.envs.machine import provision
 from obsspec_gym.envs.reward import read_reward
 from obsspec_gym.envs.sandbox.base import CommandResult, Sandbox
+from obsspec_gym.envs.sandbox.programs import missing_programs
 from obsspec_gym.envs.tasks.task import Task
 from obsspec_gym.errors import InvalidArgumentError, SandboxError, SandboxUnavailableError
 
@@ -47,11 +48,8 @@ def prepare(sandbox: Sandbox, task: Task) -> dict[str, bytes]:
         SandboxError: If the machine cannot be made, a program is missing, or the setup or the gold command fails.
     """
     provision(sandbox, task)
-    if task.requires:
-        names = " ".join(map(shlex.quote, task.requires))
-        probe = f'(for name in {names}; do command -v "$name" >/dev/null || echo "$name"; done)'
-        if missing := _tail(sandbox.run(probe, _SETUP_SECONDS)).split():
-            raise SandboxError(f"task {task.id} needs {', '.join(missing)}, which the sandbox does not have")
+    if task.requires and (missing := missing_programs(sandbox, task.requires, _SETUP_SECONDS)):
+        raise SandboxError(f"task {task.id} needs {', '.join(missing)}, which the sandbox does not have")
     if task.files:
         sandbox.write(task.files)
     if task.setup:
