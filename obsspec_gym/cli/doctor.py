@@ -22,6 +22,7 @@ from obsspec_gym.envs.sandbox import make_sandbox
 from obsspec_gym.envs.sandbox.bubblewrap import bubblewrap_available, sandbox_uid
 from obsspec_gym.envs.sandbox.cgroups import control_groups_available
 from obsspec_gym.envs.sandbox.frozen_clock import frozen_clock_available
+from obsspec_gym.envs.sandbox.programs import missing_programs
 from obsspec_gym.errors import SandboxError
 
 _PROGRAMS = ("bash", "python3", "gcc")
@@ -105,7 +106,7 @@ def _control_groups() -> Finding:
     if reason is None:
         return Finding("control_groups", True, "the memory of a whole bubblewrap sandbox is bounded (total_mib)")
     detail = f"nothing bounds the memory of a whole bubblewrap sandbox, only that of each process: {reason}"
-    return Finding("control_groups", False, detail, "systemd-run --scope -p Delegate=yes")
+    return Finding("control_groups", False, detail)
 
 
 def _local_sandbox() -> Finding:
@@ -133,8 +134,7 @@ def _missing_in_sandbox() -> list[str]:
     sandbox = make_sandbox("bubblewrap")
     try:
         sandbox.start()
-        command = f"for p in {' '.join(_PROGRAMS)}; do command -v $p >/dev/null || echo $p; done"
-        return sandbox.run(command).output.decode().split()
+        return missing_programs(sandbox, _PROGRAMS)
     except SandboxError:
         return list(_PROGRAMS)
     finally:

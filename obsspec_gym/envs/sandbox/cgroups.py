@@ -2,8 +2,8 @@
 
 Groups are only ever made below the one this process is in, so whatever bounds this process bounds its sandboxes as
 well, and neither this process nor any other is moved. Version 1 and version 2 of the kernel's interface are
-understood; version 2 forbids groups below one that has processes of its own, unless it is the root of the machine (or
-somebody has switched the controllers on before), so there this is often refused, with the reason.
+understood; version 2 has no controllers below a group with processes of its own, unless it is the root of the machine,
+so there this is often refused, with the reason.
 """
 
 from __future__ import annotations
@@ -216,8 +216,8 @@ def _require_unified(group: Path) -> int:
             (group / "cgroup.subtree_control").write_text("+memory +pids")
     except OSError as error:
         raise SandboxUnavailableError(
-            f"the control group {group} cannot have groups below it ({error.strerror}): it must be delegated to this "
-            "user, with memory and pids in cgroup.subtree_control."
+            f"the control group {group} cannot have bounded groups below it ({error.strerror}): version 2 of control "
+            "groups allows that below processes only in the machine's root group, to its root."
         ) from error
     return 2
 
