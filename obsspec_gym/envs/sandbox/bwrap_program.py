@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
+import logging
 import os
 import shutil
 import tempfile
@@ -13,6 +14,8 @@ from pathlib import Path
 from obsspec_gym.envs.cache import cache_root
 from obsspec_gym.envs.sandbox.image_root import check_reach
 from obsspec_gym.errors import SandboxUnavailableError
+
+logger = logging.getLogger(__name__)
 
 NOBODY = 65534
 """Whom sandboxes are started as where this process is root."""
@@ -41,7 +44,10 @@ def find_program() -> tuple[str, str | None]:
         try:
             check_reach(program, NOBODY)
         except SandboxUnavailableError:  # it lies below /root, say: sandboxes would have to run as root
-            program = _copied(program)
+            try:
+                program = _copied(program)
+            except OSError as error:
+                logger.warning("sandboxes are started as root, for no copy of %s can be kept: %s", program, error)
     libraries = program.parents[2] / _LIBRARIES
     return str(program), str(libraries) if libraries.is_dir() else None
 

