@@ -116,7 +116,7 @@ class BubblewrapSandbox(ImagedSandbox, SupervisedSandbox):
             "root": root,
             "user": user,
             "workdir": workdir,
-            "env": env,
+            "env": self._env,
             "frozen_clock": frozen_clock,
         }
 

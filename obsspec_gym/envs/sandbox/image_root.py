@@ -162,7 +162,7 @@ class ImageRoot:
     def outer(self) -> list[str]:
         """What the outer layer needs besides."""
         directories = [word for path in (LAYER, _ROOT, _BUILT, _FRESH) for word in ("--dir", path)]
-        return ["--cap-add", "ALL", "--ro-bind", str(self.path.absolute()), _LOWER, *directories]
+        return ["--ro-bind", str(self.path.absolute()), _LOWER, *directories]
 
     def prepare(self, program: str, fixed: Sequence[str], mounts: Sequence[str], last: Sequence[str]) -> str:
         """Bash that mounts the root and lays the script that starts inner layers.

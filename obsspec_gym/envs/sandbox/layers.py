@@ -38,6 +38,9 @@ ENVIRONMENT: Mapping[str, str] = {
 }
 """What every command finds in its environment, besides HOME; nothing of ours is passed on."""
 
+HOSTNAME = "sandbox"
+"""What every sandbox with a name of its own is called."""
+
 OWN_HOME: Mapping[str, str] = {"HISTFILE": "", "HOME": "/", "SHELL": "/bin/bash"}
 """What keeps a supervisor from looking up whose it is, and from that user's history: it may be long."""
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from obsspec_gym.envs.sandbox.daemon import Daemon, docker_host, telling
+from obsspec_gym.envs.sandbox.processes import start_time
 from obsspec_gym.errors import SandboxError
 
 LABEL = "obsspec_gym.owner"
@@ -173,10 +174,8 @@ def _removed(api: Any, container: str) -> bool:
 
 
 def _started(pid: int) -> str:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[19]
-    except OSError:
-        return ""
+    started = start_time(pid)
+    return "" if started is None else str(started)
 
 
 def _namespace() -> str:
