@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
 from obsspec_gym.envs.images import image_tree
 from obsspec_gym.envs.sandbox import make_sandbox
-from obsspec_gym.envs.sandbox.base import CommandResult, Sandbox
+from obsspec_gym.envs.sandbox.base import Sandbox
 from obsspec_gym.envs.sandbox.cgroups import control_groups_available
+from obsspec_gym.envs.sandbox.imaged import ImagedSandbox
 from obsspec_gym.envs.tasks.build_script import failure
 from obsspec_gym.envs.tasks.task import Image, Task
 from obsspec_gym.errors import InvalidArgumentError, SandboxError, SandboxUnavailableError
@@ -31,23 +32,6 @@ class MachineFactory(Protocol):
 
     def __call__(self, task: Task) -> Sandbox:
         """The sandbox of one episode; starts nothing."""
-        ...
-
-
-@runtime_checkable
-class Provisionable(Protocol):
-    """A sandbox whose machine can be made before the agent's first command."""
-
-    def provision(
-        self,
-        script: str,
-        files: Mapping[str, str | bytes] | None = None,
-        env: Mapping[str, str] | None = None,
-        *,
-        cwd: str = "/",
-        timeout: float = 600.0,
-    ) -> CommandResult:
-        """Runs a script as root, with files under ``$BUILD``."""
         ...
 
 
@@ -144,15 +128,6 @@ class AnySandbox:
         return self._make()
 
 
-def make_machine(kind: str, task: Task) -> Sandbox:
-    """The sandbox of a kind that a task needs; starts nothing. See :class:`Machines`.
-
-    Raises:
-        SandboxUnavailableError: If sandboxes of this kind have no image, or the base image is not there.
-    """
-    return Machines(kind)(task)
-
-
 def provision(sandbox: Sandbox, task: Task) -> None:
     """Makes a task's machine in a started sandbox, before the agent's first command; nothing without an image.
 
@@ -162,7 +137,7 @@ def provision(sandbox: Sandbox, task: Task) -> None:
     image = task.image
     if image is None or not image.build:
         return
-    if not isinstance(sandbox, Provisionable):
+    if not isinstance(sandbox, ImagedSandbox):
         raise SandboxError(f"task {task.id} needs a sandbox with an image, got {type(sandbox).__name__}")
     result = sandbox.provision(image.build, image.files, timeout=image.timeout)
     if result.exit_code == 0:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from obsspec_gym.envs.command import submitted_answer
-from obsspec_gym.envs.machine import make_machine
+from obsspec_gym.envs.machine import Machines
 from obsspec_gym.envs.observation import ObservationFormat
 from obsspec_gym.envs.sandbox.base import Sandbox
 from obsspec_gym.envs.scene import Verdict, judge, prepare
@@ -21,10 +21,13 @@ class Scenes:
 
     Args:
         kind: Kind of sandbox.
+
+    Raises:
+        InvalidArgumentError: For an unknown kind.
     """
 
     def __init__(self, kind: str = "bubblewrap") -> None:
-        self._kind = kind
+        self._machines = Machines(kind)
         self._lock = threading.Lock()
         self._open: set[Sandbox] = set()
         self._closed = False
@@ -37,7 +40,7 @@ class Scenes:
             SandboxError: If it cannot be set.
             ClosedError: After :meth:`close`.
         """
-        sandbox = make_machine(self._kind, task)
+        sandbox = self._machines(task)
         with self._lock:
             if self._closed:
                 raise ClosedError("the scenes were closed")

@@ -148,7 +148,7 @@ def test_an_interrupt_ends_what_is_under_way_at_once(monkeypatch: pytest.MonkeyP
             super().close()
             closed.append(self)
 
-    monkeypatch.setattr(scenes, "make_machine", lambda kind, task: Watched())
+    monkeypatch.setattr(scenes, "Machines", lambda kind: lambda task: Watched())
     long = commands("sleep 1000", "submit")
     suite = Played(long, long, commands("submit"), task=Task("", "", timeout=500.0))
 

@@ -7,6 +7,7 @@ import hashlib
 import os
 import tarfile
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 from obsspec_gym.envs.cache import cache_root
@@ -55,14 +56,8 @@ def image_tar(name: str = "base") -> Path:
     tree = image_tree(name)
     path = tree.with_name(f"{tree.name}.tar")
     if not path.is_file():
-        descriptor, partial = tempfile.mkstemp(prefix=".tar-", dir=tree.parent)
-        os.close(descriptor)
-        try:
-            write_tar(tree, Path(partial))
-            os.rename(partial, path)
-        except BaseException:
-            os.unlink(partial)
-            raise
+        with _whole(path) as partial:
+            write_tar(tree, partial)
     return path
 
 
@@ -82,8 +77,9 @@ def image_content(name: str = "base") -> str:
             return noted
     with tar.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()[:16]
-    with contextlib.suppress(OSError):  # a cache of somebody else's: it is counted again next time
-        _write_whole(note, f"{digest} {which}".encode())
+    # Where that cannot be, in a cache of somebody else's, it is counted again next time.
+    with contextlib.suppress(OSError), _whole(note) as partial:
+        partial.write_text(f"{digest} {which}", "utf-8")
     return digest
 
 
@@ -102,12 +98,13 @@ def write_tar(tree: Path, path: Path) -> None:
             tar.add(tree / name, name, filter=owned)
 
 
-def _write_whole(path: Path, data: bytes) -> None:
-    """Writes a file that is there whole or not at all."""
-    descriptor, partial = tempfile.mkstemp(prefix=".note-", dir=path.parent)
+@contextlib.contextmanager
+def _whole(path: Path) -> Iterator[Path]:
+    """Where to write a file that is there whole, in the end, or not at all."""
+    descriptor, partial = tempfile.mkstemp(prefix=".partial-", dir=path.parent)
+    os.close(descriptor)
     try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(data)
+        yield Path(partial)
         os.rename(partial, path)
     except BaseException:
         os.unlink(partial)

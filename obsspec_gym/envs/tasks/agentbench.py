@@ -155,8 +155,8 @@ def _watched(command: str) -> str:
     """
     return (
         f"said=$(mktemp -p /dev/shm) || exit 1\n{command} 2> $said < /dev/null\n"
-        "status=$?; missing=$(grep -am 1 ': command not found$' $said) || missing=$(tail -n 1 $said); "
-        "grep -aq ': command not found$' $said && status=127; rm -f $said\n"
+        "status=$?; if missing=$(grep -am 1 ': command not found$' $said); then status=127; "
+        "else missing=$(tail -n 1 $said); fi; rm -f $said\n"
         'case $status in 126 | 127) echo "$missing"; exit $status ;; esac; true'
     )
 

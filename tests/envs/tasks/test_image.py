@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from obsspec_gym.envs.images import image_tree
-from obsspec_gym.envs.machine import make_machine, provision
+from obsspec_gym.envs.machine import Machines, provision
 from obsspec_gym.envs.sandbox import Sandbox
 from obsspec_gym.envs.sandbox.bubblewrap import bubblewrap_available
 from obsspec_gym.envs.tasks.build_script import CONTEXT, failure
@@ -142,7 +142,7 @@ def build(tmp_path: Path) -> Iterator[Build]:
 
     def make(dockerfile: str) -> Sandbox:
         task = Task("t", "", image=read_image(dockerfile, tmp_path))
-        sandbox = make_machine("bubblewrap", task)
+        sandbox = Machines("bubblewrap")(task)
         sandboxes.append(sandbox)
         sandbox.start()
         provision(sandbox, task)
@@ -253,4 +253,4 @@ def test_what_the_base_image_does_not_have_is_refused_by_name(build: Build, comm
 def test_a_machine_needs_a_sandbox_that_can_be_one() -> None:
     task = Task("t", "", image=Image())
     with pytest.raises(SandboxUnavailableError, match="local"):
-        make_machine("local", task)
+        Machines("local")(task)
