@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
 from obsspec_gym.agents.engine.base import EngineLoad
 from obsspec_gym.agents.generation import Generation
@@ -66,6 +66,48 @@ class Served(Protocol):
     def load(self) -> EngineLoad:
         """How busy it is."""
         ...
+
+
+PolicyT = TypeVar("PolicyT", bound=Policy)
+
+
+class PolicyWrapper(Generic[PolicyT]):
+    """A policy around another one: what a subclass does not change is the other's, its engine's load included.
+
+    Args:
+        policy: The other one.
+    """
+
+    def __init__(self, policy: PolicyT) -> None:
+        self._policy = policy
+        self._load: Callable[[], EngineLoad] = policy.load if isinstance(policy, Served) else EngineLoad
+
+    @property
+    def addressed_noise(self) -> bool:
+        """As the policy's."""
+        return self._policy.addressed_noise
+
+    def generate(
+        self, history: History, *, seed: int, priority: Priority = Priority.COMMITTED, draft: Sequence[int] = ()
+    ) -> Generation:
+        """As the policy."""
+        return self._policy.generate(history, seed=seed, priority=priority, draft=draft)
+
+    def parse(self, completion: Completion) -> Action:
+        """As the policy."""
+        return self._policy.parse(completion)
+
+    def encode_action(self, action: Action) -> TokenIds:
+        """As the policy."""
+        return self._policy.encode_action(action)
+
+    def encode_observation(self, history: History | None, observation: Observation) -> TokenIds:
+        """As the policy."""
+        return self._policy.encode_observation(history, observation)
+
+    def load(self) -> EngineLoad:
+        """As the policy's; that of an idle engine where it has none to tell of."""
+        return self._load()
 
 
 class CallablePolicy:

@@ -19,14 +19,12 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
-from obsspec_gym.agents.engine.base import EngineLoad
-from obsspec_gym.agents.generation import Generation
 from obsspec_gym.agents.history import History
-from obsspec_gym.agents.policy import Policy, Served, as_policy
+from obsspec_gym.agents.policy import Policy, PolicyWrapper, as_policy
 from obsspec_gym.agents.world_model.base import WorldModel
 from obsspec_gym.spaces import TerminalText
 from obsspec_gym.speculation.predictor import as_world_model
-from obsspec_gym.types import Action, Completion, Observation, Prediction, Priority, TokenIds, Transition
+from obsspec_gym.types import Action, Completion, Prediction, Transition
 
 
 @functools.singledispatch
@@ -45,21 +43,6 @@ def conform(space: gym.Space[Any], value: Any) -> Any:
         0.5
     """
     return value if isinstance(value, str) else copy.deepcopy(value)
-
-
-@conform.register
-def _(space: spaces.Box, value: Any) -> Any:
-    return _array(space, value)
-
-
-@conform.register
-def _(space: spaces.MultiDiscrete, value: Any) -> Any:
-    return _array(space, value)
-
-
-@conform.register
-def _(space: spaces.MultiBinary, value: Any) -> Any:
-    return _array(space, value)
 
 
 @conform.register
@@ -99,6 +82,9 @@ def _is_row(value: Any) -> bool:
     return isinstance(value, Sequence) and not isinstance(value, str | bytes)
 
 
+@conform.register(spaces.Box)
+@conform.register(spaces.MultiDiscrete)
+@conform.register(spaces.MultiBinary)
 def _array(space: gym.Space[Any], value: Any) -> Any:
     """An array of the space's dtype and shape, or a copy of the value where it cannot be one without a change."""
     assert space.dtype is not None
@@ -116,7 +102,7 @@ def _array(space: gym.Space[Any], value: Any) -> Any:
     return array if exact else copy.deepcopy(value)
 
 
-class ConformingPolicy:
+class ConformingPolicy(PolicyWrapper[Policy]):
     """A policy whose actions have the form of their space.
 
     Args:
@@ -125,43 +111,12 @@ class ConformingPolicy:
     """
 
     def __init__(self, policy: Policy, space: gym.Space[Any]) -> None:
-        self._policy = policy
+        super().__init__(policy)
         self._space = space
-
-    @property
-    def addressed_noise(self) -> bool:
-        """As the policy's."""
-        return self._policy.addressed_noise
-
-    def generate(
-        self, history: History, *, seed: int, priority: Priority = Priority.COMMITTED, draft: Sequence[int] = ()
-    ) -> Generation:
-        """As the policy's."""
-        return self._policy.generate(history, seed=seed, priority=priority, draft=draft)
 
     def parse(self, completion: Completion) -> Action:
         """The policy's action, in its space's form."""
-        return conform(self._space, self._policy.parse(completion))
-
-    def encode_action(self, action: Action) -> TokenIds:
-        """As the policy's."""
-        return self._policy.encode_action(action)
-
-    def encode_observation(self, history: History | None, observation: Observation) -> TokenIds:
-        """As the policy's."""
-        return self._policy.encode_observation(history, observation)
-
-
-class ServedConformingPolicy(ConformingPolicy):
-    """The same of a policy that knows how busy its engine is."""
-
-    def __init__(self, policy: Policy, space: gym.Space[Any], served: Served) -> None:
-        super().__init__(policy, space)
-        self._served = served
-
-    def load(self) -> EngineLoad:
-        """As the policy's."""
-        return self._served.load()
+        return conform(self._space, super().parse(completion))
 
 
 class ConformingWorldModel:
@@ -196,11 +151,7 @@ class ConformingWorldModel:
 def conforming_policy(policy: Policy | Callable[[History, int], Any], space: gym.Space[Any]) -> Policy:
     """The policy, made to give actions in their space's form."""
     policy = as_policy(policy)
-    if _needs_no_form(space):
-        return policy
-    return (
-        ServedConformingPolicy(policy, space, policy) if isinstance(policy, Served) else ConformingPolicy(policy, space)
-    )
+    return policy if _needs_no_form(space) else ConformingPolicy(policy, space)
 
 
 def conforming_world_model(

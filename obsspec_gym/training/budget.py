@@ -9,11 +9,12 @@ from dataclasses import replace
 from obsspec_gym.agents.generation import Generation
 from obsspec_gym.agents.history import History
 from obsspec_gym.agents.lm_policy import LMPolicy
+from obsspec_gym.agents.policy import PolicyWrapper
 from obsspec_gym.errors import InvalidArgumentError
-from obsspec_gym.types import Action, Completion, Observation, Priority, TokenIds
+from obsspec_gym.types import Completion, Priority
 
 
-class BudgetedPolicy:
+class BudgetedPolicy(PolicyWrapper[LMPolicy]):
     """A language-model policy whose episodes have at most so many tokens after their prompt.
 
     The budget counts what the trainer counts: actions and observations. A completion gets what is left of it; one
@@ -32,13 +33,8 @@ class BudgetedPolicy:
     def __init__(self, policy: LMPolicy, completion_tokens: int) -> None:
         if completion_tokens < 1:
             raise InvalidArgumentError(f"an episode needs a budget of at least 1 token, got {completion_tokens}")
-        self._policy = policy
+        super().__init__(policy)
         self._budget = completion_tokens
-
-    @property
-    def addressed_noise(self) -> bool:
-        """As the policy."""
-        return self._policy.addressed_noise
 
     def generate(
         self, history: History, *, seed: int, priority: Priority = Priority.COMMITTED, draft: Sequence[int] = ()
@@ -59,18 +55,6 @@ class BudgetedPolicy:
             return policy.generate(history, seed=seed, priority=priority, draft=draft)
         except InvalidArgumentError as error:  # the prompt fills the model's context
             return _failed(str(error))
-
-    def parse(self, completion: Completion) -> Action:
-        """As the policy."""
-        return self._policy.parse(completion)
-
-    def encode_action(self, action: Action) -> TokenIds:
-        """As the policy."""
-        return self._policy.encode_action(action)
-
-    def encode_observation(self, history: History | None, observation: Observation) -> TokenIds:
-        """As the policy."""
-        return self._policy.encode_observation(history, observation)
 
 
 def _failed(reason: str) -> Generation:

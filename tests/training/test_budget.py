@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 
+from obsspec_gym.agents.engine.base import EngineLoad
 from obsspec_gym.agents.engine.transformers import TransformersEngine
 from obsspec_gym.agents.history import History
 from obsspec_gym.agents.lm_policy import LMPolicy
+from obsspec_gym.agents.policy import Served
 from obsspec_gym.errors import InvalidArgumentError
 from obsspec_gym.training.budget import BudgetedPolicy
 from obsspec_gym.types import Completion, EpisodeId, FinishReason, MalformedCall, Priority, Sampling
@@ -76,6 +78,8 @@ def test_a_full_context_is_told_the_same_way(policy: LMPolicy) -> None:
 def test_it_encodes_as_the_policy_does(policy: LMPolicy) -> None:
     limited = BudgetedPolicy(policy, 64)
     assert limited.addressed_noise
+    assert isinstance(limited, Served)  # or the selector would take the engine for an idle one
+    assert limited.load() == policy.load() != EngineLoad()
     assert limited.encode_action("ls") == policy.encode_action("ls")
     assert limited.encode_observation(None, "Hello") == policy.encode_observation(None, "Hello")
 
