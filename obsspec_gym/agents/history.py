@@ -235,9 +235,7 @@ def _field(tag: bytes, payload: bytes, parts: list[bytes]) -> None:
 
 
 def _write(value: Any, parts: list[bytes], exact: bool) -> None:
-    if value is None:
-        _field(b"n", b"", parts)
-    elif isinstance(value, MalformedCall):
+    if isinstance(value, MalformedCall):
         _field(b"c", value.encode("utf-8", "surrogatepass"), parts)  # not the command of the same text
     elif isinstance(value, str):
         _field(b"s", value.encode("utf-8", "surrogatepass"), parts)
@@ -246,11 +244,11 @@ def _write(value: Any, parts: list[bytes], exact: bool) -> None:
     elif isinstance(value, int) and not -(2**63) <= value < 2**64:
         _field(b"i", str(value).encode(), parts)  # no array holds it
     elif isinstance(value, np.generic | np.ndarray):
-        (_write_exact if exact else _write_by_value)(np.asarray(value), parts, exact)
+        _write_array(np.asarray(value), parts, exact)
         if exact:
             _field(b"g", str(isinstance(value, np.ndarray)).encode(), parts)
     elif isinstance(value, bool | int | float | complex):
-        (_write_exact if exact else _write_by_value)(np.asarray(value), parts, exact)
+        _write_array(np.asarray(value), parts, exact)
     elif isinstance(value, Mapping):
         items = sorted((fingerprint(key, exact=exact), fingerprint(item, exact=exact)) for key, item in value.items())
         _field(b"m", b"".join(key + item for key, item in items), parts)
@@ -265,12 +263,19 @@ def _write(value: Any, parts: list[bytes], exact: bool) -> None:
         )
 
 
-def _write_exact(array: np.ndarray[Any, Any], parts: list[bytes], exact: bool) -> None:
+def _write_array(array: np.ndarray[Any, Any], parts: list[bytes], exact: bool) -> None:
+    if array.dtype.kind == "O":
+        items = b"".join(fingerprint(item, exact=exact) for item in array.ravel())
+        _field(b"o", str(array.shape).encode() + items, parts)
+    elif exact:
+        _write_exact(array, parts)
+    else:
+        _write_by_value(array, parts)
+
+
+def _write_exact(array: np.ndarray[Any, Any], parts: list[bytes]) -> None:
     """Dtype, shape and bits; only NaNs are all the same."""
     dtype = array.dtype.newbyteorder("=")
-    if dtype.kind == "O":
-        _write_objects(array, parts, exact)
-        return
     array = np.ascontiguousarray(array, dtype=dtype).reshape(array.shape)
     if dtype.kind == "f":
         array = np.where(np.isnan(array), dtype.type(np.nan), array)
@@ -280,11 +285,8 @@ def _write_exact(array: np.ndarray[Any, Any], parts: list[bytes], exact: bool) -
     _field(b"x" + dtype.str.encode(), str(array.shape).encode() + array.tobytes(), parts)
 
 
-def _write_by_value(array: np.ndarray[Any, Any], parts: list[bytes], exact: bool) -> None:
+def _write_by_value(array: np.ndarray[Any, Any], parts: list[bytes]) -> None:
     kind = array.dtype.kind
-    if kind == "O":
-        _write_objects(array, parts, exact)
-        return
     if kind == "i" or (kind == "u" and array.dtype.itemsize < 8):
         array, kind = array.astype(np.int64), "i"
     elif kind == "u":
@@ -296,11 +298,6 @@ def _write_by_value(array: np.ndarray[Any, Any], parts: list[bytes], exact: bool
     elif kind == "c":
         array = array.astype(np.complex128) + 0.0
     _field(b"a" + kind.encode(), str(array.shape).encode() + np.ascontiguousarray(array).tobytes(), parts)
-
-
-def _write_objects(array: np.ndarray[Any, Any], parts: list[bytes], exact: bool) -> None:
-    items = b"".join(fingerprint(item, exact=exact) for item in array.ravel())
-    _field(b"o", str(array.shape).encode() + items, parts)
 
 
 _NONE = _tagged(b"n", b"")

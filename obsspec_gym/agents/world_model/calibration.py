@@ -147,8 +147,9 @@ class Calibration:
             action: What they are the outcome of.
             predictions: Distinct predictions with their source's raw confidence as ``probability``.
         """
-        pending = self._pending.setdefault(_question(history, action), {})
-        self._pending.move_to_end(_question(history, action))
+        question = _question(history, action)
+        pending = self._pending.setdefault(question, {})
+        self._pending.move_to_end(question)
         for prediction in predictions:
             pending[outcome_key(prediction)] = (prediction.source, prediction.probability)
         while len(self._pending) > self._capacity:
