@@ -7,14 +7,16 @@ has a deadline, failures are counted with their reasons, and after several in a 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from obsspec_gym.agents.history import History, fingerprint
+from obsspec_gym.agents.history import History
 from obsspec_gym.agents.world_model.base import WorldModel
+from obsspec_gym.agents.world_model.calibration import outcome_key
 from obsspec_gym.errors import InvalidArgumentError
 from obsspec_gym.types import Action, Prediction, Transition
 
@@ -115,8 +117,7 @@ class Predictor:
         for prediction in predictions:
             if not isinstance(prediction, Prediction):
                 raise TypeError(f"a world model returns Predictions, got {type(prediction).__name__}")
-            key = fingerprint((prediction.observation, prediction.ends, prediction.visible))
-            distinct.setdefault(key, prediction)
+            distinct.setdefault(outcome_key(prediction), prediction)
         return list(distinct.values())[:breadth]
 
     def observe(self, transition: Transition) -> None:
@@ -210,7 +211,7 @@ def _in_daemon_thread(function: Callable[..., Any], *arguments: Any) -> Awaitabl
             result = function(*arguments)
         except BaseException as error:  # noqa: BLE001 - boundary: handed to whoever awaits the future
             failure = error
-        if not loop.is_closed():
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
             loop.call_soon_threadsafe(settle, result, failure)
 
     threading.Thread(target=work, name="obsspec-world-model", daemon=True).start()
