@@ -139,9 +139,11 @@ class TurnRecord:
     @property
     def hidden_seconds(self) -> float:
         """Generation time of this turn's action that ran under a tool and was kept."""
-        if not self.hit or self.generation is None:
-            return 0.0
-        return max(0.0, min(self.generation.end, self.committed) - self.generation.start)
+        return 0.0 if self.generation is None else self.became_real(self.generation) - self.generation.start
+
+    def became_real(self, generation: Span) -> float:
+        """When in this turn's generation its history became real: what is before that was generated ahead."""
+        return min(max(self.committed, generation.start), generation.end) if self.hit else generation.start
 
     @property
     def hidable_seconds(self) -> float:

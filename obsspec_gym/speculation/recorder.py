@@ -59,9 +59,7 @@ class TurnRecorder:
         record = TurnRecord(
             episode=acted.episode,
             turn=acted.turn - 1,
-            generation=None
-            if root.generation is None
-            else Span(root.started, now if root.finished is None else root.finished),
+            generation=None if root.generation is None else _generated(root, now),
             tokens=len(acted.segment),
             hit=hit,
             committed=root.committed,
@@ -88,6 +86,11 @@ class TurnRecorder:
         self._dropped.pop(episode, None)
 
 
+def _generated(future: Future, now: float) -> Span:
+    """Its generation, as far as it has come."""
+    return Span(future.started, now if future.finished is None else future.finished)
+
+
 def _verified(child: Future, real: History, outcome: Outcome) -> PredictionRecord:
     prediction = child.prediction
     assert prediction is not None
@@ -110,7 +113,7 @@ def _decided(future: Future, turn: int, now: float) -> FutureRecord:
     assert acted is not None
     assert acted.parent is not None
     return FutureRecord(
-        span=Span(future.started, now if future.finished is None else future.finished),
+        span=_generated(future, now),
         fate=Fate.CANCELLED if generation.cancelled() else Fate.DISCARDED,
         tokens=len(generation.partial()),
         depth=future.history.turn - turn + 1,

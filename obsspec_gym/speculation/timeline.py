@@ -53,10 +53,7 @@ def bars_of(turns: Iterable[TurnRecord]) -> list[tuple[BarKind, Span]]:
         bars += [(DISCARDED, future.span) for future in turn.futures]
         if turn.generation is None:
             continue
-        real = min(max(turn.committed, turn.generation.start), turn.generation.end) if turn.hit else None
-        if real is None:
-            bars.append((CRITICAL, turn.generation))
-            continue
+        real = turn.became_real(turn.generation)
         bars += [(HIDDEN, Span(turn.generation.start, real)), (CRITICAL, Span(real, turn.generation.end))]
     return [(kind, span) for kind, span in bars if span.seconds > 0]
 

@@ -97,7 +97,7 @@ class _Episode:
             return
         details = {"tokens": turn.tokens, "outcome": Fate.KEPT.name}
         start, end = turn.generation.start, turn.generation.end
-        real = min(max(turn.committed, start), end) if turn.hit else start
+        real = turn.became_real(turn.generation)
         name = f"{self.label} turn {turn.turn}"
         if real > start:
             yield Slice(ENGINE, "speculative", name, Span(start, real), details)
