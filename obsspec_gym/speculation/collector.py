@@ -146,8 +146,6 @@ async def rollout(slot: Slot, episode: Episode, speculator: Speculator, viewer: 
     run = _Run(slot, episode, speculator, viewer, asyncio.get_running_loop().time())
     try:
         await run.play()
-    except asyncio.CancelledError:
-        raise
     except Exception as error:  # noqa: BLE001 - boundary: a bad rollout is data, and its reason is kept
         run.truncated = True
         # Of what a policy raises, only a prompt that leaves no room is a bad argument: the episode grew too long.

@@ -44,10 +44,10 @@ class EpisodeNames:
             chosen: Which environments were reset.
         """
         own = {index: _seed_of(seed, index) for index in chosen}
-        fresh = [index for index in chosen if own[index] is not None]
+        fresh = {index: int(number) for index, number in own.items() if number is not None}
         taken = {(self._seeds[i], self._twins[i]) for i in range(len(self._seeds)) if i not in fresh}
-        for index in fresh:
-            number, twin = int(own[index] or 0), 0
+        for index, number in fresh.items():
+            twin = 0
             while (number, twin) in taken:
                 twin += 1
             taken.add((number, twin))

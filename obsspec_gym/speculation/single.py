@@ -90,8 +90,8 @@ class ObsSpecEnv(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
     @property
     def next_action(self) -> ActionHandle | None:
         """The next action's handle where the last observation came as predicted, so that it is ahead."""
-        hit = self._pending is not None and self._pending.hit
-        return ActionHandle(self._pending, self._loop) if self._pending is not None and hit else None
+        pending = self._pending
+        return ActionHandle(pending, self._loop) if pending is not None and pending.hit else None
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Resets the environment and starts generating the first action."""

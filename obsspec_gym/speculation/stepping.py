@@ -40,19 +40,12 @@ class Row:
     Attributes:
         view: What the step returned.
         last: What the action brought; another view only where SAME_STEP reset at once.
-        terminated: Whether the episode ended.
-        truncated: Whether it was cut off.
+        ends: Whether the episode is over, by its end or cut off.
     """
 
     view: View
     last: View
-    terminated: bool
-    truncated: bool
-
-    @property
-    def ends(self) -> bool:
-        """Whether the episode is over."""
-        return self.terminated or self.truncated
+    ends: bool
 
 
 class Viewer:
@@ -154,7 +147,7 @@ class IndependentStepper:
         view = self._viewer.of(observation, info)
         reset = "final_obs" in info
         last = self._viewer.of(info["final_obs"], info.get("final_info", {})) if reset else view
-        return Row(view, last, bool(terminated), bool(truncated))
+        return Row(view, last, bool(terminated or truncated))
 
     def receive(self) -> Batch:
         """Puts the parts together."""
@@ -204,7 +197,7 @@ class BarrierStepper:
             final = pick(infos, "final_obs", index)
             if final is not None:
                 last = self._viewer.in_batch(final, infos.get("final_info", {}), index)
-            rows.append(Row(view, last, bool(terminated[index]), bool(truncated[index])))
+            rows.append(Row(view, last, bool(terminated[index] or truncated[index])))
         return rows
 
 

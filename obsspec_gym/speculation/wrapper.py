@@ -191,7 +191,8 @@ class ObsSpecVectorEnv(VectorWrapper):
         placeholder = next(iter(iterate(self.action_space, create_empty_array(space, 1))))
         filled = [placeholder if handle is None else action for handle, action in zip(pending, actions, strict=True)]
         try:
-            return concatenate(space, filled, create_empty_array(space, self.num_envs))  # type: ignore[arg-type]
+            empty = create_empty_array(space, self.num_envs)
+            return concatenate(space, filled, empty)  # type: ignore[arg-type]  # None for a space of no arrays
         except (TypeError, ValueError, KeyError, IndexError) as error:
             raise InvalidArgumentError(f"the policy's actions must be of {space}, got {filled!r:.200}") from error
 
@@ -307,6 +308,8 @@ class ObsSpecVectorEnv(VectorWrapper):
             if pending is not None and pending.hit:
                 handles[index] = ActionHandle(pending, self._loop)
         return {**infos, "next_action": handles, "_next_action": handles != np.array(None)}
+
+    # Sync-, Async- and ThreadVectorEnv have these three; the class VectorEnv declares none: hence the ignored types.
 
     def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
         """Forwards to the wrapped environment."""
