@@ -18,11 +18,18 @@ _SPREAD = {field.name for field in dataclasses.fields(Spread)}
 Format = Callable[[Any], str]
 
 
-def _percent(value: float) -> str:
+def shown(value: float | None, form: Format) -> str:
+    """A measure, or a dash where there is none."""
+    return _NOTHING if value is None else form(value)
+
+
+def percent(value: float) -> str:
+    """A ratio, for people."""
     return f"{100 * value:.0f} %"
 
 
-def _seconds(value: float) -> str:
+def seconds(value: float) -> str:
+    """A time, for people."""
     return f"{value:.2f} s"
 
 
@@ -37,21 +44,21 @@ def _count(value: float) -> str:
 ROWS: Sequence[tuple[str, str, Format]] = (
     ("rollouts", "rollouts", _count),
     ("turns", "turns", _count),
-    ("solved", "solved", _percent),
-    ("agent_latency", "agent latency (mean)", _seconds),
-    ("batch_latency", "batch latency", _seconds),
+    ("solved", "solved", percent),
+    ("agent_latency", "agent latency (mean)", seconds),
+    ("batch_latency", "batch latency", seconds),
     ("generation_tool_ratio", "G/T (generation / tool)", _plain),
 )
 """Measures that every run has."""
 
 SPECULATION_ROWS: Sequence[tuple[str, str, Format]] = (
-    ("match_rate", "match rate", _percent),
-    ("time_weighted_match_rate", "  weighted by tool time", _percent),
-    ("nonempty_match_rate", "  where something was printed", _percent),
-    ("hit_rate", "hit rate", _percent),
+    ("match_rate", "match rate", percent),
+    ("time_weighted_match_rate", "  weighted by tool time", percent),
+    ("nonempty_match_rate", "  where something was printed", percent),
+    ("hit_rate", "hit rate", percent),
     ("prediction_lead", "prediction lead", _plain),
-    ("hidden_seconds", "hidden generation", _seconds),
-    ("pipeline_efficiency", "pipeline efficiency", _percent),
+    ("hidden_seconds", "hidden generation", seconds),
+    ("pipeline_efficiency", "pipeline efficiency", percent),
     ("discarded_tokens", "discarded tokens a rollout", _count),
 )
 """Measures that mean something only where there was speculation."""
@@ -80,7 +87,7 @@ def experiment_table(result: ExperimentResult, title: str = "") -> Table:
     table.add_section()
     ratio, share = result.agent_latency_ratio, result.share_of_d_limit
     table.add_row("agent latency saved", *_in_column(runs, Mode.SPECULATIVE, _saved(ratio)))
-    table.add_row("share of the D-limit", *_in_column(runs, Mode.SPECULATIVE, _median(share, _percent)))
+    table.add_row("share of the D-limit", *_in_column(runs, Mode.SPECULATIVE, _median(share, percent)))
     return table
 
 
@@ -96,7 +103,7 @@ def measures_table(measures: Measures, title: str = "") -> Table:
         for name, label, form in SPECULATION_ROWS:
             table.add_row(label, _cell(measures, name, form))
         for source, rate in measures.match_rate_by_source.items():
-            table.add_row(f"  match rate of {source}", _percent(rate))
+            table.add_row(f"  match rate of {source}", percent(rate))
     return table
 
 
@@ -151,8 +158,7 @@ def _number(value: Any) -> str:
 
 
 def _cell(measures: Measures, name: str, form: Format) -> str:
-    value = measures.to_json()[name]
-    return _NOTHING if value is None else form(value)
+    return shown(measures.to_json()[name], form)
 
 
 def _in_column(runs: dict[Mode, Measures], column: Mode, text: str) -> list[str]:
@@ -160,8 +166,8 @@ def _in_column(runs: dict[Mode, Measures], column: Mode, text: str) -> list[str]
 
 
 def _median(spread: Spread | None, form: Format) -> str:
-    return _NOTHING if spread is None else form(spread.median)
+    return shown(None if spread is None else spread.median, form)
 
 
 def _saved(ratio: Spread | None) -> str:
-    return _NOTHING if ratio is None else _percent(1 - ratio.median)
+    return shown(None if ratio is None else 1 - ratio.median, percent)

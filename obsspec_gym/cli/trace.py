@@ -10,7 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from obsspec_gym.cli.files import output_directory
-from obsspec_gym.cli.tables import measures_table
+from obsspec_gym.cli.tables import measures_table, percent, seconds, shown
 from obsspec_gym.errors import InvalidArgumentError, MissingExtraError
 from obsspec_gym.speculation.agents import installed
 from obsspec_gym.speculation.timeline import draw_timeline
@@ -74,16 +74,12 @@ def _table(title: str, parts: dict[str, Part]) -> Table:
         table.add_row(
             escape(name),
             str(part.turns),
-            f"{part.tool_seconds:.2f} s",
-            _percent(part.match_rate),
-            _percent(part.hit_rate),
-            f"{part.hidden_seconds:.2f} s",
+            seconds(part.tool_seconds),
+            shown(part.match_rate, percent),
+            shown(part.hit_rate, percent),
+            seconds(part.hidden_seconds),
             str(part.discarded_tokens),
         )
     if len(parts) > _ROWS:
         table.add_row(f"and {len(parts) - _ROWS} more", *[""] * 6)
     return table
-
-
-def _percent(rate: float | None) -> str:
-    return "–" if rate is None else f"{100 * rate:.0f} %"
