@@ -105,8 +105,8 @@ def _control_groups() -> Finding:
     reason = control_groups_available()
     if reason is None:
         return Finding("control_groups", True, "the memory of a whole bubblewrap sandbox is bounded (total_mib)")
-    detail = "nothing bounds the memory of a whole bubblewrap sandbox, only that of each process, unless something bounds "
-    detail += f"this process with all that it starts: {reason}"
+    detail = "nothing bounds the memory of a whole bubblewrap sandbox, only that of each process, unless something "
+    detail += f"bounds this process with all that it starts: {reason}"
     return Finding("control_groups", False, detail, "systemd-run --scope -p MemoryMax=8G COMMAND")
 
 
