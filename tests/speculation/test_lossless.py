@@ -168,6 +168,23 @@ def test_i1_a_policy_that_sees_more_than_the_observation_is_keyed_by_it() -> Non
     assert not run_virtual(main(0))
 
 
+def test_predictions_are_told_apart_as_exactly_as_they_are_verified() -> None:
+    async def main() -> list[bool]:
+        records: list[TurnRecord] = []
+
+        async def predict(history: History, action: object, n: int, partial: str) -> list[Prediction]:
+            return [Prediction(0.0), Prediction(-0.0)]
+
+        model = ScriptedWorldModel(predict)
+        speculator = Speculator(lambda history, seed: 1, model, FixedSelector(1, 2), on_turn=records.append)
+        action = speculator.start(EpisodeId("t"), 1.0)
+        await speculator.turn(action.history, await action, execute=_after(1.0, Outcome(-0.0)))
+        await speculator.close()
+        return [prediction.matched for prediction in records[0].predictions]
+
+    assert run_virtual(main()) == [False, True]
+
+
 class _Stubborn:
     """A world model that does not react to cancellation."""
 
