@@ -14,7 +14,7 @@ from obsspec_gym.errors import InvalidArgumentError
 from obsspec_gym.types import Action, Outcome, Prediction, Transition
 
 # Sequence probabilities crowd at both ends, and what matters is decided near 1: bins are finer there.
-_EDGES = (0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99, 0.999)
+_EDGES = (0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.95, 0.98, 0.99, 0.999)
 
 
 class Calibrator:
