@@ -245,8 +245,9 @@ def _unprivileged() -> tuple[str, ...]:
     return prefix
 
 
+@functools.cache
 def _probe(prefix: tuple[str, ...]) -> str | None:
-    """What goes wrong with both layers, as we use them, started by ``prefix``; None if nothing does."""
+    """What goes wrong with both layers, as we use them, started by ``prefix``; None if nothing does. Once for each."""
     program, libraries = find_program()
     inner = [f"{PROGRAM}/bin/bwrap", *inner_arguments(), "--", "true"]
     hidden = concealed(system_directories(), NOBODY if prefix else os.geteuid())

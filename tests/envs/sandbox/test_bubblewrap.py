@@ -136,13 +136,14 @@ def test_where_namespaces_are_refused_we_say_so(monkeypatch: pytest.MonkeyPatch)
         return subprocess.CompletedProcess([], 1, b"", b"bwrap: No permissions to create new namespace\n")
 
     monkeypatch.setattr(subprocess, "run", refuse)
-    for probe in (bubblewrap.bubblewrap_available, bubblewrap._unprivileged):
+    probes = (bubblewrap.bubblewrap_available, bubblewrap._unprivileged, bubblewrap._probe)
+    for probe in probes:
         probe.cache_clear()
     try:
         with pytest.raises(SandboxUnavailableError, match=r"No permissions to create new namespace.*another sandbox"):
             BubblewrapSandbox().start()
     finally:
-        for probe in (bubblewrap.bubblewrap_available, bubblewrap._unprivileged):
+        for probe in probes:
             probe.cache_clear()
 
 
