@@ -1,4 +1,4 @@
-"""Plays commands against a task in a real sandbox."""
+"""Plays commands against a task in a real sandbox, and says where there is no image for one."""
 
 import shutil
 import warnings
@@ -7,15 +7,28 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from obsspec_gym.envs.command import submitted_answer
+from obsspec_gym.envs.images import image_tree
 from obsspec_gym.envs.observation import ObservationFormat
 from obsspec_gym.envs.sandbox import Sandbox, make_sandbox
 from obsspec_gym.envs.sandbox.bubblewrap import bubblewrap_available
 from obsspec_gym.envs.sandbox.local import NoIsolationWarning
 from obsspec_gym.envs.scene import judge, prepare
 from obsspec_gym.envs.tasks import Task
+from obsspec_gym.errors import SandboxUnavailableError
 
 Decide = Callable[[list[tuple[str, str]]], str]
 Play = Callable[[Task, Decide], tuple[float, list[tuple[str, str]]]]
+
+
+@pytest.fixture
+def needs_image() -> None:
+    """Skips the test where bubblewrap or the base image is missing."""
+    if reason := bubblewrap_available():
+        pytest.skip(reason)
+    try:
+        image_tree()
+    except SandboxUnavailableError as error:
+        pytest.skip(str(error))
 
 
 @pytest.fixture(scope="module")

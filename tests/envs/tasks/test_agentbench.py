@@ -11,26 +11,13 @@ from typing import Any
 import pytest
 
 from obsspec_gym.envs.check import check_suite, summary
-from obsspec_gym.envs.images import image_tree
-from obsspec_gym.envs.sandbox.bubblewrap import bubblewrap_available
 from obsspec_gym.envs.tasks import Suite, get_suite
 from obsspec_gym.envs.tasks.agentbench import AgentBenchSuite
 from obsspec_gym.envs.tasks.compare import COMPARE
 from obsspec_gym.envs.terminal import TerminalEnv
-from obsspec_gym.errors import InvalidArgumentError, SandboxUnavailableError
+from obsspec_gym.errors import InvalidArgumentError
 
 SHIPPED = Path(__file__).parents[3] / "envs" / "agentbench" / "tasks.jsonl"
-
-
-@pytest.fixture
-def needs_image() -> None:
-    """Skips the test where bubblewrap or the base image is missing."""
-    if reason := bubblewrap_available():
-        pytest.skip(reason)
-    try:
-        image_tree()
-    except SandboxUnavailableError as error:
-        pytest.skip(str(error))
 
 
 def record(**changes: Any) -> dict[str, Any]:

@@ -6,13 +6,11 @@ from pathlib import Path
 import pytest
 
 from obsspec_gym.envs.check import check_suite
-from obsspec_gym.envs.images import image_tree
-from obsspec_gym.envs.sandbox.bubblewrap import bubblewrap_available
 from obsspec_gym.envs.tasks import Suite, get_suite
 from obsspec_gym.envs.tasks.harbor import HarborSuite
 from obsspec_gym.envs.tasks.harbor_grading import REWARDS, needs_network
 from obsspec_gym.envs.terminal import TerminalEnv
-from obsspec_gym.errors import InvalidArgumentError, SandboxUnavailableError
+from obsspec_gym.errors import InvalidArgumentError
 
 SHIPPED = Path(__file__).parents[3] / "envs" / "harbor"
 Write = Callable[..., Path]
@@ -37,17 +35,6 @@ def write(tmp_path: Path) -> Write:
         return tmp_path / "tasks"
 
     return make
-
-
-@pytest.fixture
-def needs_image() -> None:
-    """Skips the test where bubblewrap or the base image is missing."""
-    if reason := bubblewrap_available():
-        pytest.skip(reason)
-    try:
-        image_tree()
-    except SandboxUnavailableError as error:
-        pytest.skip(str(error))
 
 
 def test_a_directory_is_read_as_a_task(write: Write) -> None:

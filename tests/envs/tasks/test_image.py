@@ -8,10 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from obsspec_gym.envs.images import image_tree
 from obsspec_gym.envs.machine import Machines, provision
 from obsspec_gym.envs.sandbox import Sandbox
-from obsspec_gym.envs.sandbox.bubblewrap import bubblewrap_available
 from obsspec_gym.envs.tasks.build_script import CONTEXT, failure
 from obsspec_gym.envs.tasks.dockerfile import DockerfileError
 from obsspec_gym.envs.tasks.image import PATH, read_image
@@ -130,14 +128,8 @@ def test_what_a_build_says_is_told_from_what_it_prints() -> None:
 
 
 @pytest.fixture
-def build(tmp_path: Path) -> Iterator[Build]:
+def build(tmp_path: Path, needs_image: None) -> Iterator[Build]:
     """Makes the machine of a Dockerfile on the base image; the agent is whoever it says."""
-    if reason := bubblewrap_available():
-        pytest.skip(reason)
-    try:
-        image_tree()
-    except SandboxUnavailableError as error:
-        pytest.skip(str(error))
     sandboxes = []
 
     def make(dockerfile: str) -> Sandbox:
