@@ -18,7 +18,7 @@ SHIPPED = Path(__file__).parents[2] / "envs" / "harbor"
 
 @pytest.fixture(autouse=True)
 def base_image(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The base image instead of the tests' own, which has no Python."""
+    """The base image instead of the tests' own, which has no pytest."""
     try:
         image_tree()
     except SandboxUnavailableError as error:
