@@ -14,7 +14,7 @@ import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from obsspec_gym.agents.engine.base import Capabilities, EngineLoad, Weights
 from obsspec_gym.agents.generation import Generation
@@ -51,6 +51,7 @@ class TransformersEngine:
 
     Args:
         model_or_path: A transformers causal language model, or a directory with one (local files only).
+        weights: Parameters by Hugging Face's names, where they are not the model's own: it may be one with adapters.
         dtype: ``"float32"`` or ``"float64"``: what the engine computes in, whatever the model is in.
         driver: Who runs the steps. ``"thread"`` for a process that is otherwise quiet, ``"process"`` beside many
             environments (Python threads would slow the engine down many times), ``"inline"`` on the event loop
@@ -66,7 +67,8 @@ class TransformersEngine:
             A world model is worth it: a late prediction costs a chance, a late policy costs everybody.
 
     Raises:
-        InvalidArgumentError: If the model is of another architecture, or an argument is out of range.
+        InvalidArgumentError: If the model is of another architecture, weights of it are missing or of another shape,
+            or an argument is out of range.
 
     Example:
         >>> from transformers import Qwen3Config, Qwen3ForCausalLM
@@ -84,6 +86,7 @@ class TransformersEngine:
         self,
         model_or_path: PreTrainedModel | str | Path,
         *,
+        weights: Weights | None = None,
         dtype: DtypeName = "float32",
         driver: DriverName = "thread",
         max_batch_tokens: int = 512,
@@ -109,7 +112,7 @@ class TransformersEngine:
         self._inbox = Inbox()
         self._driver, self._weights = settings.make_driver(self._shape, self._limits, self._inbox)
         self._finalizer = weakref.finalize(self, _release, self._driver, self._inbox)
-        self._weights.load(dict(model.named_parameters()))
+        self._weights.load(dict(model.named_parameters() if weights is None else weights))
         self._weights.load_rope(model)
         self._bit_exact = rows_are_independent(self._weights)
         if not self._bit_exact:
@@ -153,7 +156,7 @@ class TransformersEngine:
         self._check(prompt, sampling, seed, draft)
         number = next(self._numbers)
         future: asyncio.Future[Completion] = asyncio.get_running_loop().create_future()
-        partial = self._inbox.expect(number, future)
+        partial = self._inbox.expect(number, future, speculative=priority is Priority.SPECULATIVE)
         try:
             self._driver.send(Submit(number, prompt, sampling, seed, priority, draft))
         except EngineError:
@@ -162,7 +165,7 @@ class TransformersEngine:
         return Generation(
             future,
             cancel=lambda: self._cancel(number),
-            promote=lambda: self._driver.send(Promote(number)),
+            promote=lambda: self._promote(number),
             partial=lambda: tuple(partial),
         )
 
@@ -170,6 +173,10 @@ class TransformersEngine:
         self._inbox.forget(number)
         if not self._closed:
             self._driver.send(Cancel(number))
+
+    def _promote(self, number: int) -> None:
+        self._inbox.promote(number)
+        self._driver.send(Promote(number))
 
     def _check(self, prompt: tuple[int, ...], sampling: Sampling, seed: int, draft: tuple[int, ...]) -> None:
         shape, limits = self._shape, self._limits
@@ -192,9 +199,17 @@ class TransformersEngine:
             )
 
     def load(self) -> EngineLoad:
-        """How busy the engine is; with the thread and process drivers, at its last report."""
+        """How busy the engine is; with the process driver, as of its last report and what was sent since."""
         load = self._driver.load()
-        return replace(load, waiting=max(load.waiting, len(self._inbox) - load.running))
+        # What nobody has reported yet takes part in the next step, unless others wait already.
+        new = max(0, len(self._inbox) - load.running - load.waiting)
+        running, waiting = (0, new) if load.waiting else (new, 0)
+        return replace(
+            load,
+            running=load.running + running,
+            waiting=load.waiting + waiting,
+            speculative=self._inbox.speculative,
+        )
 
     def update_weights(self, weights: Weights | None = None) -> int:
         """Takes over new weights between two steps; waits for the step under way.
@@ -246,7 +261,14 @@ def _release(driver: Driver, inbox: Inbox) -> None:
 def _load(path: str | Path) -> PreTrainedModel:
     if not (Path(path) / "config.json").is_file():
         raise InvalidArgumentError(f"expected a directory with a model (config.json), got {str(path)!r}")
-    return AutoModelForCausalLM.from_pretrained(path, local_files_only=True, dtype="auto")
+    loaded: Any = AutoModelForCausalLM.from_pretrained(
+        path, local_files_only=True, dtype="auto", output_loading_info=True
+    )
+    model: PreTrainedModel = loaded[0]
+    missing = sorted(loaded[1]["missing_keys"])
+    if missing:
+        raise InvalidArgumentError(f"{path} lacks {len(missing)} weights of its model, the first is {missing[0]!r}")
+    return model
 
 
 def _integers(name: str, ids: Sequence[int]) -> tuple[int, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -17,11 +18,15 @@ from obsspec_gym.agents.engine.embedded.core import Core  # noqa: E402
 from obsspec_gym.agents.engine.embedded.requests import Cancel, Promote, Submit  # noqa: E402
 from obsspec_gym.agents.engine.embedded.scheduler import Limits  # noqa: E402
 from obsspec_gym.agents.engine.embedded.shape import ModelShape  # noqa: E402
+from obsspec_gym.agents.engine.embedded.step_times import CHANCE  # noqa: E402
 from obsspec_gym.agents.engine.embedded.weights import ModelWeights  # noqa: E402
 from obsspec_gym.types import FinishReason, Priority, Sampling  # noqa: E402
 
 V = tiny_models.VOCABULARY
 COMMITTED, SPECULATIVE = Priority.COMMITTED, Priority.SPECULATIVE
+STEP = 0.01
+STEEP = 0.02
+"""With such a slope a speculative request is worth its part beside one committed request, and not beside two."""
 
 
 def weights_of(model, dtype):
@@ -32,16 +37,30 @@ def weights_of(model, dtype):
     return weights
 
 
-def run(core, commands=()):
+def step(core, slope=0.0):
+    """A step that takes so much longer with each row."""
+    ends = core.step()
+    core.took(STEP + slope * core.step_rows)
+    return ends
+
+
+def run(core, commands=(), slope=0.0):
     """Carries out the commands, then steps until nothing is left. Returns completions by request."""
     for command in commands:
         core.apply(command)
     completions = {}
     while core.busy:
-        for end in core.step():
+        for end in step(core, slope):
             assert end.error is None
             completions[end.request] = end.completion
     return completions
+
+
+def experienced(core, slope=STEEP):
+    """A core that knows what rows cost."""
+    for rows in [1, 8] * 32:
+        core.times.add(rows, STEP + slope * rows)
+    return core
 
 
 def bits(completion):
@@ -115,10 +134,15 @@ operations = st.one_of(
     batch_tokens=st.sampled_from([3, 64, 512]),
     running=st.sampled_from([2, 5, 64]),
     capacity=st.sampled_from([512, 1200, 100_000]),
+    slope=st.sampled_from([0.0, STEEP]),
 )
-def test_completions_do_not_depend_on_company_order_cache_or_drafts(dtype, schedule, batch_tokens, running, capacity):
+def test_completions_do_not_depend_on_company_order_cache_drafts_or_pauses(
+    dtype, schedule, batch_tokens, running, capacity, slope
+):
     world = world_of(dtype)
-    core = Core(world.weights, Limits(batch_tokens=batch_tokens, running=running, capacity_tokens=capacity))
+    core = experienced(
+        Core(world.weights, Limits(batch_tokens=batch_tokens, running=running, capacity_tokens=capacity)), slope
+    )
     asked, completions, cancelled = [], {}, set()
     for operation, *arguments in schedule:
         if operation == "submit":
@@ -127,14 +151,14 @@ def test_completions_do_not_depend_on_company_order_cache_or_drafts(dtype, sched
             asked.append((request, kind))
         elif operation == "step":
             for _ in range(arguments[0]):
-                completions |= {end.request: end.completion for end in core.step()}
+                completions |= {end.request: end.completion for end in step(core, slope)}
         elif asked:
             number = arguments[0] % len(asked)
             core.apply(Cancel(number) if operation == "cancel" else Promote(number))
             if operation == "cancel" and number not in completions:
                 cancelled.add(number)
         assert core.load().cached_tokens <= capacity
-    completions |= run(core)
+    completions |= run(core, slope=slope)
     assert set(completions) == set(range(len(asked))) - cancelled
     for number, completion in completions.items():
         request, kind = asked[number]
@@ -245,6 +269,60 @@ def test_speculative_prompts_add_little_to_a_step_with_committed_requests():
     core.step()
     assert sum(r.computed for r in core._scheduler.running) == 1 + 8
     assert len(run(core)) == 2
+
+
+def test_what_is_paused_keeps_what_it_has_and_goes_on_once_promoted_or_alone():
+    world = world_of(torch.float32)
+    core = experienced(Core(world.weights, Limits()))
+    submits = [Submit(n, (n + 1,) * 5, Sampling(max_tokens=40), n, COMMITTED) for n in range(4)]
+    alone = {s.request: run(Core(world.weights, Limits()), [s])[s.request] for s in submits}
+    core.apply(replace(submits[2], priority=SPECULATIVE))
+    core.apply(replace(submits[3], priority=SPECULATIVE))
+    for _ in range(10):
+        step(core, STEEP)
+    paused = {r.number: r for r in core._scheduler.running}
+    assert [paused[n].generated for n in (2, 3)] == [10, 10]
+    core.apply(submits[0])
+    core.apply(submits[1])
+    step(core, STEEP)  # reads prompts: a step that is long anyway
+    assert [paused[n].generated for n in (2, 3)] == [11, 11]
+    for _ in range(10):
+        step(core, STEEP)
+    assert [paused[n].generated for n in (2, 3)] == [11, 11]
+    assert core.load().running == 4  # they hold their places
+    core.apply(Promote(2))
+    for _ in range(10):
+        step(core, STEEP)
+    assert [paused[n].generated for n in (2, 3)] == [21, 11]
+    completions = run(core, slope=STEEP)
+    assert {n: bits(c) for n, c in completions.items()} == {n: bits(c) for n, c in alone.items()}
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    submits=st.lists(
+        st.tuples(st.sampled_from([COMMITTED, SPECULATIVE]), st.integers(1, 40), st.integers(1, 30)), max_size=12
+    ),
+    slope=st.sampled_from([0.0, 0.001, 0.003, STEEP]),
+)
+def test_committed_steps_get_slower_only_by_what_is_worth_it(submits, slope):
+    core = experienced(Core(world_of(torch.float32).weights, Limits()), slope)
+    for number, (priority, prompt, tokens) in enumerate(submits):
+        core.apply(Submit(number, (number,) * prompt, Sampling(max_tokens=tokens), number, priority))
+    while core.busy:
+        before = {r.number: (r.priority, len(r.tokens), r.computed) for r in core._requests.values()}
+        ended = {end.request for end in step(core, slope)}
+        went_on = [
+            priority
+            for number, (priority, *known) in before.items()
+            if number in ended or known != [len((r := core._requests[number]).tokens), r.computed]
+        ]
+        committed, speculative = went_on.count(COMMITTED), went_on.count(SPECULATIVE)
+        assert went_on
+        if committed and speculative:
+            assert committed * slope <= CHANCE * (STEP + slope * core.step_rows) * 1.1
+        if slope == 0.0:
+            assert len(went_on) == len(before) - core.load().waiting
 
 
 def test_a_cancelled_request_gives_back_everything_at_the_next_step():

@@ -18,6 +18,7 @@ from obsspec_gym.agents.engine.embedded.prefix import PrefixTree
 from obsspec_gym.agents.engine.embedded.requests import Cancel, Command, Finished, Progress, Promote, Request, Submit
 from obsspec_gym.agents.engine.embedded.sampler import Draw, Sampler
 from obsspec_gym.agents.engine.embedded.scheduler import Limits, Scheduler, Work
+from obsspec_gym.agents.engine.embedded.step_times import StepTimes
 from obsspec_gym.agents.engine.embedded.weights import ModelWeights
 from obsspec_gym.types import FinishReason, Priority
 
@@ -28,11 +29,18 @@ class Core:
     Args:
         weights: The model. Whoever changes them calls :meth:`update` in the same breath.
         limits: What may be used.
+
+    Attributes:
+        weights_version: Of the weights in use.
+        step_rows: Rows of the last step.
+        times: How long steps take.
     """
 
     def __init__(self, weights: ModelWeights, limits: Limits) -> None:
         self.limits = limits
         self.weights_version = 0
+        self.step_rows = 0
+        self.times = StepTimes()
         self._weights = weights
         self._model = LeanModel(weights)
         self._sampler = Sampler(weights.shape.vocabulary, weights.block.device)
@@ -44,7 +52,7 @@ class Core:
         shape, block = self._weights.shape, self._weights.block
         self._rows = KVRows(shape, block.dtype, block.device)
         self._prefixes = PrefixTree()
-        self._scheduler = Scheduler(self.limits, shape.context, self._rows, self._prefixes)
+        self._scheduler = Scheduler(self.limits, shape.context, self._rows, self._prefixes, self.times)
         self._steady: tuple[list[Work], Batch] | None = None
 
     @property
@@ -74,6 +82,7 @@ class Core:
             self._end(known, remember=False)
         elif isinstance(command, Promote):
             known.priority = Priority.COMMITTED
+            self._steady = None  # it may have been paused
 
     def update(self, version: int) -> list[Finished]:
         """Starts over with new weights; between two steps.
@@ -119,11 +128,17 @@ class Core:
             The requests that ended.
         """
         works, batch = self._schedule()
+        self.step_rows = 0 if batch is None else batch.count
         if batch is None:
             return []
         logits = self._model.forward(batch)
         tokens, logprobs = self._sample(works, logits)
         return self._postprocess(works, tokens, logprobs)
+
+    def took(self, seconds: float) -> None:
+        """Is told how long the last step took, by the clock of whoever runs it."""
+        if self.step_rows:
+            self.times.add(self.step_rows, seconds)
 
     def _schedule(self) -> tuple[list[Work], Batch | None]:
         scheduler = self._scheduler
@@ -133,13 +148,15 @@ class Core:
             if all(self._fits_on(work.request) for work in works):
                 batch.advance([work.request.tokens[-1] for work in works])
                 return works, batch
-        works = scheduler.plan()
+        plan = scheduler.plan()
+        works = plan.works
         if not works:
             return works, None
         spans = [Span(_row(w.request), w.request.computed, w.tokens, w.wanted) for w in works]
         batch = Batch(spans, self._weights.shape, self._rows)
         plain = all(w.known == 1 and w.samples and not w.draft and not w.request.draft for w in works)
-        self._steady = (works, batch) if plain and len(works) == len(scheduler.running) else None
+        everyone = len(works) + plan.paused == len(scheduler.running)  # until one joins, leaves or is promoted
+        self._steady = (works, batch) if plain and everyone else None
         return works, batch
 
     def _fits_on(self, request: Request) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 import traceback
 from collections import deque
 from collections.abc import Callable
@@ -112,6 +113,8 @@ class InlineDriver:
             busy = self._core.busy
             finished = guarded_step(self._core) if busy else []
             progress = self._core.progress() if busy else None
+            if busy:
+                self._core.took(self._step_seconds)
         if self._closed or self._loop is None or not busy:
             self._handle = None
         elif self._step_seconds > 0:
@@ -207,7 +210,9 @@ class ThreadDriver:
             else:
                 core.apply(command)
         if core.busy:
+            began = time.perf_counter()
             finished = guarded_step(core)
+            core.took(time.perf_counter() - began)
             self._inbox.note(core.progress())
             if finished:
                 self._inbox.deliver(finished)

@@ -17,22 +17,34 @@ class Inbox:
     def __init__(self) -> None:
         self._futures: dict[int, asyncio.Future[Completion]] = {}
         self._partial: dict[int, list[int]] = {}
+        self._speculative: set[int] = set()
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
         return len(self._futures)
 
-    def expect(self, number: int, future: asyncio.Future[Completion]) -> list[int]:
+    @property
+    def speculative(self) -> int:
+        """How many of the requests under way are speculative."""
+        return len(self._speculative)
+
+    def expect(self, number: int, future: asyncio.Future[Completion], *, speculative: bool = False) -> list[int]:
         """Somebody awaits a request. Returns where its tokens are noted as they become known."""
         with self._lock:
             self._futures[number] = future
+            if speculative:
+                self._speculative.add(number)
             return self._partial.setdefault(number, [])
+
+    def promote(self, number: int) -> None:
+        """A speculative request became a committed one."""
+        with self._lock:
+            self._speculative.discard(number)
 
     def forget(self, number: int) -> None:
         """Nobody awaits it any more."""
         with self._lock:
-            self._futures.pop(number, None)
-            self._partial.pop(number, None)
+            self._pop(number)
 
     def note(self, progress: Progress | None) -> None:
         """Notes tokens of requests that are not finished."""
@@ -49,8 +61,7 @@ class Inbox:
         by_loop: dict[asyncio.AbstractEventLoop, list[tuple[asyncio.Future[Completion], Finished]]] = {}
         with self._lock:
             for end in finished:
-                future = self._futures.pop(end.request, None)
-                self._partial.pop(end.request, None)
+                future = self._pop(end.request)
                 if future is not None:
                     by_loop.setdefault(future.get_loop(), []).append((future, end))
         here = _running_loop()
@@ -70,6 +81,11 @@ class Inbox:
     def fail_all(self, error: str) -> None:
         """Ends everything with ``EngineError``."""
         self.deliver([Finished(number, error=error) for number in self._numbers()])
+
+    def _pop(self, number: int) -> asyncio.Future[Completion] | None:
+        self._partial.pop(number, None)
+        self._speculative.discard(number)
+        return self._futures.pop(number, None)
 
     def _numbers(self) -> list[int]:
         with self._lock:

@@ -9,6 +9,7 @@ import torch
 from obsspec_gym.agents.engine.embedded.kv import KVRows, row_length
 from obsspec_gym.agents.engine.embedded.prefix import PrefixTree, common_length
 from obsspec_gym.agents.engine.embedded.requests import Request
+from obsspec_gym.agents.engine.embedded.step_times import StepTimes
 from obsspec_gym.types import Priority
 
 _DRAFT_TOKENS = 16
@@ -59,31 +60,53 @@ class Work:
         return [*self.request.tokens[start : start + self.known], *self.draft]
 
     @property
+    def rows(self) -> int:
+        """How many they are."""
+        return self.known + len(self.draft)
+
+    @property
     def wanted(self) -> int:
         """How many of them need logits."""
         return 1 + len(self.draft) if self.samples else 0
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A step.
+
+    Attributes:
+        works: Who takes part.
+        paused: How many speculative requests wait, because the step would get slower than they are worth.
+    """
+
+    works: list[Work]
+    paused: int
 
 
 class Scheduler:
     """Keeps the requests that wait and those that run, and the memory they use.
 
     A request is admitted when the room it can come to need is there, so a running request never lacks memory.
-    Remembered prefixes make way for requests, and running speculative requests for committed ones that wait.
+    Remembered prefixes make way for requests, and running speculative requests for committed ones that wait. Where
+    committed requests would lose more by a speculative one's part in a step than it is worth
+    (:class:`~obsspec_gym.agents.engine.embedded.step_times.StepTimes`), it keeps what it has computed and waits.
 
     Args:
         limits: What may be used.
         context: Positions the model can take.
         rows: Where keys and values are.
         prefixes: What was computed before.
+        times: How long steps take.
     """
 
-    def __init__(self, limits: Limits, context: int, rows: KVRows, prefixes: PrefixTree) -> None:
+    def __init__(self, limits: Limits, context: int, rows: KVRows, prefixes: PrefixTree, times: StepTimes) -> None:
         self.limits = limits
         self.running: list[Request] = []
         self.waiting: list[Request] = []
         self._context = context
         self._rows = rows
         self._prefixes = prefixes
+        self._times = times
 
     def reservation(self, request: Request) -> int:
         """KV slots that a request can come to need."""
@@ -102,25 +125,30 @@ class Scheduler:
             admitted = True
         return admitted
 
-    def plan(self) -> list[Work]:
-        """The next step's work."""
+    def plan(self) -> Plan:
+        """The next step."""
         limits = self.limits
         ranked = sorted(self.running, key=lambda r: (r.priority, len(r.tokens) - r.computed > 1, r.number))
-        shared = bool(ranked) and ranked[0].priority is Priority.COMMITTED
-        budget, extra = limits.batch_tokens, limits.speculative_tokens if shared else limits.batch_tokens
-        works = []
+        works: list[Work] = []
+        rows = committed = paused = 0
+        extra = limits.speculative_tokens
         for request in ranked:
-            if budget == 0:
+            room = limits.batch_tokens - rows
+            if room == 0:
                 break
-            bounded = request.priority is Priority.SPECULATIVE
-            room = min(budget, max(1, extra)) if bounded else budget
+            speculative = request.priority is Priority.SPECULATIVE
+            if speculative and committed:
+                if not self._times.worth(rows, committed):
+                    paused += 1
+                    continue
+                room = min(room, max(1, extra))
             work = self._work(request, room)
             works.append(work)
-            size = work.known + len(work.draft)
-            budget -= size
-            if bounded and size > 1:
-                extra -= size
-        return works
+            rows += work.rows
+            committed += not speculative
+            if speculative and work.rows > 1:
+                extra -= work.rows
+        return Plan(works, paused)
 
     def release(self, request: Request, *, remember: bool) -> None:
         """Takes a request out, running or waiting, and frees its row."""

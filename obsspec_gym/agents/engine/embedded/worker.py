@@ -45,10 +45,11 @@ def _serve(connection: Connection, core: Core, parent: int, step_seconds: float)
         if not core.busy:
             continue
         steps += 1
-        due = time.monotonic() + step_seconds
+        began = time.monotonic()
         finished = guarded_step(core)
         if step_seconds:
-            time.sleep(max(0.0, due - time.monotonic()))
+            time.sleep(max(0.0, began + step_seconds - time.monotonic()))
+        core.took(time.monotonic() - began)
         if finished or not core.busy or steps % _STEPS_A_REPORT == 0:
             connection.send(Report(finished, core.load(), core.progress()))
 
