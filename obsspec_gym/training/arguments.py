@@ -7,6 +7,9 @@ from typing import Any
 from obsspec_gym.errors import InvalidArgumentError
 from obsspec_gym.types import Sampling
 
+ENGINES = ("transformers",)
+"""Engines that a trainer makes, by name."""
+
 _REPLACED = ("rollout_func", "tools", "environment_factory")
 
 
@@ -23,8 +26,9 @@ def check_config(args: Any, trl_options: dict[str, Any]) -> None:
     for name in _REPLACED:
         if trl_options.get(name):
             raise InvalidArgumentError(f"{name} cannot be combined with rollouts in environments")
-    if trl_options.get("peft_config") is not None:
-        raise InvalidArgumentError("peft_config is not supported yet: train the model itself")
+    peft_config = trl_options.get("peft_config")
+    if peft_config is not None and peft_config.is_prompt_learning:
+        raise InvalidArgumentError(f"{type(peft_config).__name__} has no weights that an engine could merge: use LoRA")
     if args is None:
         return
     without_effect = {
@@ -41,6 +45,20 @@ def check_config(args: Any, trl_options: dict[str, Any]) -> None:
     if not args.temperature > 0:
         raise InvalidArgumentError(f"temperature must be > 0 in training, got {args.temperature}")
     budget_of(args)
+
+
+def check_engine(engine: Any) -> None:
+    """Raises for an engine's name that is not known."""
+    if isinstance(engine, str) and engine not in ENGINES:
+        raise InvalidArgumentError(f"engine must be an engine or one of {', '.join(ENGINES)}, got {engine!r}")
+
+
+def check_whole_weights(distributed_type: str) -> None:
+    """Raises where no process has all weights: an engine could not be given them."""
+    if distributed_type in ("FSDP", "DEEPSPEED", "MEGATRON_LM"):
+        raise InvalidArgumentError(
+            f"every process must hold all weights of the policy (torchrun's DDP), got {distributed_type}"
+        )
 
 
 def check_columns(dataset: Any) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, cast
 
 import torch
@@ -14,16 +15,27 @@ from obsspec_gym.agents.engine.transformers import TransformersEngine
 from obsspec_gym.agents.lm_policy import LMPolicy
 from obsspec_gym.agents.tokens import Tokenizer
 from obsspec_gym.agents.world_model.base import WorldModel
+from obsspec_gym.agents.world_model.cascade import Checkpointable
 from obsspec_gym.envs.arguments import read_suite
 from obsspec_gym.envs.tasks.task import Suite
 from obsspec_gym.envs.vector import TerminalVectorEnv
 from obsspec_gym.errors import InvalidArgumentError
 from obsspec_gym.seeding import derive_seed
 from obsspec_gym.speculation.selector import Selector
-from obsspec_gym.training.arguments import budget_of, check_columns, check_config, sampling_of
+from obsspec_gym.training import checkpoints
+from obsspec_gym.training.adapters import base_model, plain_parameters
+from obsspec_gym.training.arguments import (
+    budget_of,
+    check_columns,
+    check_config,
+    check_engine,
+    check_whole_weights,
+    sampling_of,
+)
 from obsspec_gym.training.budget import BudgetedPolicy
 from obsspec_gym.training.rollout import RolloutBatch, Rollouts, name_episodes, task_name
 from obsspec_gym.training.trl_hooks import RolloutTrainer, environment_reward
+from obsspec_gym.training.world_models import load_or_do_without
 
 DEFAULT_ENVIRONMENTS = 8
 """Sandboxes that run at once, where nothing else is asked for."""
@@ -33,10 +45,14 @@ class ObsSpecGRPOTrainer(RolloutTrainer):
     """TRL's ``GRPOTrainer`` with episodes in environments, played with observation speculation.
 
     Each generation step plays one episode a row, free-running: an environment takes its next episode as soon as it is
-    free. The policy generates on an engine that computes with the trainer's weights and is given the new ones after
-    every optimiser step. Tokens go in and come out as they were sampled; the loss is on the policy's tokens only.
-    What becomes of episodes that break or run out of turns or tokens: see
+    free. The policy generates on an engine that is given the trainer's weights when training begins and after every
+    optimiser step, with adapters merged in. Tokens go in and come out as they were sampled; the loss is on the
+    policy's tokens only. What becomes of episodes that break or run out of turns or tokens: see
     :mod:`obsspec_gym.training.rollout`. Speculation changes how long a batch takes, never what is in it.
+
+    Every process of a distributed run has environments and an engine of its own; what is sampled does not depend on
+    how many there are. Checkpoints are whole or not there, and hold what a continued run needs to end with the weights
+    of the unbroken one; what the world model has learnt is in them too.
 
     The dataset has a column ``task`` (an index of the suite) beside ``prompt``, which is only shown in logs:
     :func:`~obsspec_gym.training.dataset.task_dataset` makes one. ``max_completion_length`` bounds all tokens of an
@@ -56,15 +72,18 @@ class ObsSpecGRPOTrainer(RolloutTrainer):
             default terminals on the suite, made when they are first needed.
         num_envs: How many terminals to make.
         terminal_options: Arguments of those terminals: ``sandbox``, ``max_turns``, ``latency``, ...
-        world_model: Predicts observations; ``None`` for no speculation. It stays the caller's.
+        world_model: Predicts observations, and stays the caller's; ``None`` for no speculation. Or what
+            :func:`~obsspec_gym.agents.world_model.loading.load_world_model` loads: a name or a directory.
+        world_model_options: Further arguments of that function.
+        strict: Whether a world model that cannot be loaded ends the training; otherwise it goes on without.
         speculation: How far ahead to speculate; an ``AdaptiveSelector`` by default.
         max_turn_tokens: Bound on one completion, in tokens.
         system_prompt: As in :class:`~obsspec_gym.agents.lm_policy.LMPolicy`.
-        engine: Generates instead of a ``TransformersEngine`` on the trainer's model. It stays the caller's, and its
-            ``update_weights`` is given the model's named tensors.
-        engine_options: Arguments of that ``TransformersEngine``; by default it computes on the trainer's device, in
+        engine: What generates: ``"transformers"`` for a ``TransformersEngine`` on the trainer's model. Or an engine,
+            which stays the caller's; its ``update_weights`` is given the model's named tensors.
+        engine_options: Arguments of the ``TransformersEngine``; by default it computes on the trainer's device, in
             float64 for a float64 model and in float32 for every other.
-        **trl_options: Further arguments of ``GRPOTrainer``: ``callbacks``, ``optimizers``, ...
+        **trl_options: Further arguments of ``GRPOTrainer``: ``callbacks``, ``optimizers``, ``peft_config``, ...
 
     Raises:
         InvalidArgumentError: If an option cannot be honoured, before a model is loaded.
@@ -90,11 +109,13 @@ class ObsSpecGRPOTrainer(RolloutTrainer):
         environments: Any = None,
         num_envs: int = DEFAULT_ENVIRONMENTS,
         terminal_options: Mapping[str, Any] | None = None,
-        world_model: WorldModel | None = None,
+        world_model: WorldModel | str | Path | None = None,
+        world_model_options: Mapping[str, Any] | None = None,
+        strict: bool = False,
         speculation: Selector | None = None,
         max_turn_tokens: int = 256,
         system_prompt: str | None = None,
-        engine: Engine | None = None,
+        engine: Engine | str = "transformers",
         engine_options: Mapping[str, Any] | None = None,
         **trl_options: Any,
     ) -> None:
@@ -104,6 +125,7 @@ class ObsSpecGRPOTrainer(RolloutTrainer):
         if environments is None:
             options = {"suite": self.suite, **(terminal_options or {})}
             environments = functools.partial(TerminalVectorEnv, num_envs, **options)
+        check_engine(engine)
         check_config(args, trl_options)
         for dataset in (train_dataset, eval_dataset):
             check_columns(dataset)
@@ -117,8 +139,13 @@ class ObsSpecGRPOTrainer(RolloutTrainer):
             processing_class,
             **trl_options,
         )
-        self._owns_engine = engine is None
-        self.engine: Engine = self._make_engine(engine_options or {}) if engine is None else engine
+        check_whole_weights(self.accelerator.distributed_type)
+        self._owns_engine = isinstance(engine, str)
+        self.engine: Engine = self._make_engine(engine, engine_options or {}) if isinstance(engine, str) else engine
+        self._owns_world_model = isinstance(world_model, str | Path)
+        if isinstance(world_model, str | Path):
+            world_model = load_or_do_without(world_model, world_model_options or {}, strict=strict)
+        self.world_model: WorldModel | None = world_model
         sampling = sampling_of(self.args, max_turn_tokens)
         tokenizer = cast(Tokenizer, self.processing_class)
         self.policy = LMPolicy(self.engine, tokenizer, sampling=sampling, system_prompt=system_prompt)
@@ -144,19 +171,28 @@ class ObsSpecGRPOTrainer(RolloutTrainer):
             policy_step=self.state.global_step,
         )
 
-    def policy_weights(self) -> Weights | None:
-        """What the engine is to compute with from now on; ``None`` for its model's parameters as they are."""
-        return None if self._owns_engine else dict(self.accelerator.unwrap_model(self.model).named_parameters())
+    def learners(self) -> dict[str, Checkpointable]:
+        """What learns beside the policy: the world model and callbacks, where they have a state."""
+        return checkpoints.named([self.world_model, *self.callback_handler.callbacks])
 
-    def _make_engine(self, options: Mapping[str, Any]) -> TransformersEngine:
-        dtype = "float64" if self.model.dtype is torch.float64 else "float32"
-        return TransformersEngine(self.model, **{"dtype": dtype, "device": str(self.accelerator.device), **options})
+    def policy_weights(self) -> Weights:
+        """What the engine is to compute with: parameters by Hugging Face's names, with adapters merged in."""
+        return plain_parameters(self.accelerator.unwrap_model(self.model))
+
+    def _make_engine(self, kind: str, options: Mapping[str, Any]) -> Engine:
+        """An engine of its own; :func:`~obsspec_gym.training.arguments.check_engine` knows the kinds."""
+        base = base_model(self.model)
+        dtype = "float64" if base.dtype is torch.float64 else "float32"
+        options = {"dtype": dtype, "device": str(self.accelerator.device), **options}
+        return TransformersEngine(base, weights=self.policy_weights(), **options)
 
     def close(self) -> None:
-        """Closes the engine and the environments that are its own. Idempotent."""
+        """Closes the engine, the environments and the world model that are its own. Idempotent."""
         self.rollouts.close()
         if self._owns_engine:
             self.engine.close()
+        if self._owns_world_model and self.world_model is not None:
+            self.world_model.close()
 
     def __enter__(self) -> ObsSpecGRPOTrainer:
         return self
@@ -166,7 +202,7 @@ class ObsSpecGRPOTrainer(RolloutTrainer):
 
 
 class WeightUpdate(TrainerCallback):
-    """Gives the engine the weights: those of a checkpoint at the start, and the new ones after every step."""
+    """Gives the engine the weights: of a checkpoint at the start, after every step, and of the best at the end."""
 
     def __init__(self, trainer: ObsSpecGRPOTrainer) -> None:
         self._trainer = trainer
@@ -177,6 +213,10 @@ class WeightUpdate(TrainerCallback):
 
     def on_step_end(self, *_: Any, **__: Any) -> None:
         """The optimiser has stepped."""
+        self._update()
+
+    def on_train_end(self, *_: Any, **__: Any) -> None:
+        """The best model may just have been loaded."""
         self._update()
 
     def _update(self) -> None:

@@ -9,21 +9,33 @@ What is relied on, for the versions of :data:`TESTED_TRL`:
 - ``_calculate_rewards`` returns the rewards of all processes, ``[row, reward function]``; a row that is NaN throughout
   is left out of its group's baseline and gets advantage 0.
 - ``eos_token_ids`` decides which completions count as clipped.
+- ``_step`` counts backward passes, and ``_buffered_inputs`` holds the generation batch they go through; a resumed
+  trainer would begin a new one, so both go into checkpoints.
+- ``_get_train_sampler`` gives a ``RepeatSampler``, which shuffles with a generator that no checkpoint holds.
+- ``_save_checkpoint`` writes into ``_get_output_dir``, and ``_load_optimizer_and_scheduler`` is called with the
+  checkpoint to resume from, after the callbacks are there.
+- ``_metrics["train"]`` holds lists of values by name; their means are in the next entry of the log.
 """
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
 import trl
 from accelerate.utils import gather_object
+from torch.utils.data import Sampler
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers.trainer import TRAINER_STATE_NAME
 from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.grpo_trainer import GRPOTrainer
 
+from obsspec_gym.agents.world_model.cascade import Checkpointable
+from obsspec_gym.errors import InvalidArgumentError
+from obsspec_gym.training import checkpoints
 from obsspec_gym.training.rollout import RolloutBatch
 
 TESTED_TRL = "1.16"
@@ -31,7 +43,7 @@ TESTED_TRL = "1.16"
 
 
 class RolloutTrainer(GRPOTrainer):
-    """A ``GRPOTrainer`` whose completions come from :meth:`roll_out`.
+    """A ``GRPOTrainer`` whose completions come from :meth:`roll_out`, and whose checkpoints are whole and complete.
 
     The constructor takes what ``GRPOTrainer``'s takes, without ``rollout_func``, ``tools`` and
     ``environment_factory``.
@@ -51,6 +63,7 @@ class RolloutTrainer(GRPOTrainer):
         super().__init__(*args, **kwargs)
         self.rollout_func = self._rollout_func
         self._batch_rows: Sequence[dict[str, Any]] = ()
+        self._saving = False
 
     def roll_out(self, rows: Sequence[dict[str, Any]]) -> RolloutBatch:
         """Plays one episode for each row of this process, in their order.
@@ -70,6 +83,32 @@ class RolloutTrainer(GRPOTrainer):
             return [], list(names)
         everyone: list[str] = gather_object(list(names))
         return everyone[: self.accelerator.process_index * len(names)], everyone
+
+    def learners(self) -> dict[str, Checkpointable]:
+        """What learns beside the policy, by name: its state goes into checkpoints. Callbacks that have a state do."""
+        return checkpoints.named(self.callback_handler.callbacks)
+
+    def train(
+        self, resume_from_checkpoint: str | bool | None = None, trial: Any = None, ignore_keys_for_eval: Any = None
+    ) -> Any:
+        """As ``Trainer.train``.
+
+        Args:
+            resume_from_checkpoint: A checkpoint, or ``True`` for the last whole one in ``output_dir``.
+            trial: As there.
+            ignore_keys_for_eval: As there.
+
+        Raises:
+            InvalidArgumentError: If the checkpoint is not whole, or none is.
+        """
+        if resume_from_checkpoint is True:
+            last = checkpoints.last_checkpoint(str(self.args.output_dir))
+            if last is None:
+                raise InvalidArgumentError(f"there is no whole checkpoint in {self.args.output_dir}")
+            resume_from_checkpoint = str(last)
+        elif resume_from_checkpoint and not checkpoints.is_whole(Path(resume_from_checkpoint)):
+            raise InvalidArgumentError(f"{resume_from_checkpoint} is not a whole checkpoint of this trainer")
+        return super().train(resume_from_checkpoint or None, trial, ignore_keys_for_eval)
 
     @property
     def accumulated(self) -> int:
@@ -104,9 +143,105 @@ class RolloutTrainer(GRPOTrainer):
         rewards[~self.accelerator.gather(scored)] = torch.nan
         return rewards
 
+    def _get_train_sampler(self, dataset: Any = None) -> Sampler[int]:
+        return ByEpoch(super()._get_train_sampler(dataset), lambda: int(self.state.epoch))
+
+    def _get_output_dir(self, trial: Any) -> str:
+        folder: str = super()._get_output_dir(trial)
+        return str(checkpoints.unfinished_in(Path(folder))) if self._saving else folder
+
+    def _save_checkpoint(self, model: Any, trial: Any) -> None:
+        folder = Path(self._get_output_dir(trial))
+        unfinished = checkpoints.unfinished_in(folder) / f"checkpoint-{self.state.global_step}"
+        if self.args.should_save:
+            checkpoints.begin(folder, unfinished.name)
+        self.accelerator.wait_for_everyone()
+        self._saving = True
+        try:
+            super()._save_checkpoint(model, trial)  # type: ignore[no-untyped-call]
+        finally:
+            self._saving = False
+        checkpoints.save_state(unfinished / self._state_name(self.accelerator.process_index), self._state())
+        if self.state.best_model_checkpoint == str(unfinished):  # the trainer has looked where it is written
+            self.state.best_model_checkpoint = str(folder / unfinished.name)
+            if self.args.should_save:
+                self.state.save_to_json(str(unfinished / TRAINER_STATE_NAME))
+        self.accelerator.wait_for_everyone()
+        if self.args.should_save:
+            checkpoints.publish(unfinished)
+            checkpoints.keep_newest(folder, self.args.save_total_limit, self.state.best_model_checkpoint)
+        self.accelerator.wait_for_everyone()
+        if self.args.push_to_hub:
+            self._push_from_checkpoint(str(folder / unfinished.name))
+
+    def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
+        if not self._saving:  # only from its place
+            super()._push_from_checkpoint(checkpoint_folder)
+
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        super()._load_optimizer_and_scheduler(checkpoint)  # type: ignore[no-untyped-call]
+        if checkpoint is not None:
+            path = Path(checkpoint) / self._state_name(self.accelerator.process_index)
+            first = Path(checkpoint) / self._state_name(0)
+            self._load_state(checkpoints.load_state(path if path.exists() else first))
+
+    def _state(self) -> dict[str, Any]:
+        """What this process needs to go on, besides what TRL saves."""
+        in_use = self._step % (int(self.args.steps_per_generation or 1) * self.num_iterations)
+        return {
+            "processes": self.accelerator.num_processes,
+            "step": self._step,
+            "batch": self._buffered_inputs if in_use else None,
+            "learners": checkpoints.states_of(self.learners()),
+        }
+
+    def _load_state(self, state: Mapping[str, Any]) -> None:
+        checkpoints.restore(self.learners(), state["learners"])
+        self._step = state["step"]
+        if state["processes"] == self.accelerator.num_processes:
+            self._buffered_inputs = state["batch"]
+        elif state["batch"] is not None:
+            warnings.warn(
+                f"the checkpoint is from the middle of a batch of {state['processes']} processes, this run has "
+                f"{self.accelerator.num_processes}: a new batch is generated",
+                stacklevel=2,
+            )
+
+    @staticmethod
+    def _state_name(process: int) -> str:
+        return f"rollout_state_{process}.pt"
+
+
+class ByEpoch(Sampler[int]):
+    """A sampler whose order in an epoch depends on the number of the epoch, and not on those before it.
+
+    A run that goes on in a later epoch so sees the order that the unbroken run saw.
+
+    Args:
+        sampler: TRL's; the first epoch stays as it is.
+        epoch: The number of the epoch that begins.
+    """
+
+    def __init__(self, sampler: Any, epoch: Callable[[], int]) -> None:
+        self._sampler = sampler
+        self._epoch = epoch
+
+    def __iter__(self) -> Iterator[int]:
+        if self._sampler.shuffle:
+            self._sampler.generator.manual_seed(self._sampler.seed + self._epoch())
+        return iter(self._sampler)
+
+    def __len__(self) -> int:
+        return len(self._sampler)
+
 
 def environment_reward(*, trajectory: Sequence[Any], measures: Sequence[Any], log_metric: Any, **_: Any) -> list[float]:
     """The reward function of every run: what the environments gave. It also logs the rollouts' measures."""
     for name, value in measures[0].items():
         log_metric(f"rollout/{name}", value)
     return [episode.reward for episode in trajectory]
+
+
+def log_metric(trainer: GRPOTrainer, name: str, value: float) -> None:
+    """Puts a value into the trainer's next entry of the training log; several of one name are averaged."""
+    trainer._metrics["train"][name].append(value)

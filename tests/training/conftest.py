@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterator
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -84,3 +86,22 @@ def pretrained(tokenizer: Any) -> Any:
 def model(pretrained: Any) -> Any:
     """A copy that a test may train."""
     return copy.deepcopy(pretrained)
+
+
+@pytest.fixture(scope="session")
+def model_directory(pretrained: Any, tokenizer: Any, tmp_path_factory: Any) -> Path:
+    """The same model, for processes of their own."""
+    folder: Path = tmp_path_factory.mktemp("model")
+    pretrained.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture
+def make(model: Any, tokenizer: Any, tmp_path: Path) -> Iterator[Any]:
+    """Makes trainers on the model."""
+    from tests.training.trainers import Workshop
+
+    workshop = Workshop(model, tokenizer, tmp_path)
+    yield workshop
+    workshop.close()

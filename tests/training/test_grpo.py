@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import copy
 import functools
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,114 +17,31 @@ from obsspec_gym.agents.world_model.memory import MemoryWorldModel
 from obsspec_gym.envs.terminal import TerminalEnv
 from obsspec_gym.errors import ClosedError, InvalidArgumentError
 from obsspec_gym.speculation.selector import Off
-from obsspec_gym.types import Sampling
 from tests.training.parts import Breaking, DigitEnv, DigitSuite
 
-trl = pytest.importorskip("trl")
+pytest.importorskip("trl")
 
-from obsspec_gym.training.dataset import task_dataset  # noqa: E402
-from obsspec_gym.training.grpo import ObsSpecGRPOTrainer  # noqa: E402
+from obsspec_gym.training.dataset import task_dataset
+from obsspec_gym.training.grpo import ObsSpecGRPOTrainer
+from tests.training.trainers import (
+    GROUP,
+    TASKS,
+    Recorder,
+    Workshop,
+    config,
+    greedy,
+    logged,
+    moved,
+    reference,
+    rows,
+    tokens,
+    weights,
+)
 
 # TRL uses a name that transformers has replaced.
 pytestmark = pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing. is deprecated:FutureWarning")
 
-GROUP, TASKS = 4, (2, 4)
 LATENCY = "lognormal:0.02,1.0"  # episodes end in another order than they begin in
-
-
-def config(folder: Path, **changes: Any) -> Any:
-    options: dict[str, Any] = {
-        "output_dir": str(folder),
-        "use_cpu": True,
-        "bf16": False,
-        "activation_checkpointing": False,
-        "per_device_train_batch_size": GROUP * len(TASKS),
-        "per_device_eval_batch_size": GROUP * len(TASKS),
-        "num_generations": GROUP,
-        "max_completion_length": 64,
-        "max_steps": 1,
-        "learning_rate": 1e-3,
-        "loss_type": "grpo",
-        "logging_steps": 1,
-        "save_strategy": "no",
-        "report_to": [],
-        "disable_tqdm": True,
-        "shuffle_dataset": False,
-    }
-    return trl.GRPOConfig(**options | changes)
-
-
-class Recorder(ObsSpecGRPOTrainer):
-    """Remembers what came out of generation, and what the loss was computed of."""
-
-    asked: list[Any]
-    batch: dict[str, torch.Tensor]
-    trajectories: list[Any]
-    inputs: dict[str, torch.Tensor]
-    logps: torch.Tensor | None = None
-    loss: torch.Tensor
-
-    def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
-        self.asked = [row["task"] for row in inputs]
-        self.batch = super()._generate_and_score_completions(inputs)
-        self.trajectories = [row["trajectory"] for row in inputs]
-        return self.batch
-
-    def _get_per_token_logps_and_entropies(self, *args: Any, **kwargs: Any) -> Any:
-        logps, *others = super()._get_per_token_logps_and_entropies(*args, **kwargs)
-        if logps.requires_grad:
-            logps.retain_grad()
-            self.logps = logps
-        return logps, *others
-
-    def _compute_loss(self, model: Any, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
-        self.inputs = inputs
-        self.loss = super()._compute_loss(model, inputs)
-        return self.loss
-
-
-def by_member(prompts: Sequence[Any], trajectory: Sequence[Any], **_: Any) -> list[float]:
-    """A reward function of the user's: tells the members of a group apart, whatever they did."""
-    assert len(trajectory) == len(prompts)
-    return [float(episode.episode.sample % 2) for episode in trajectory]
-
-
-class Workshop:
-    """Makes trainers on three environments each, and closes all of them."""
-
-    def __init__(self, model: Any, tokenizer: Any, folder: Path) -> None:
-        self.model, self.tokenizer, self.folder = model, tokenizer, folder
-        self.opened: list[Any] = []
-
-    def __call__(self, env: Callable[[], Any] = DigitEnv, **changes: Any) -> Recorder:
-        envs = [env() for _ in range(3)]
-        self.opened.extend(envs)
-        names = {"world_model", "speculation", "eval_dataset", "model", "reward_funcs"}
-        ours = {name: changes.pop(name) for name in names & changes.keys()}
-        trainer = Recorder(
-            ours.pop("model", self.model),
-            ours.pop("reward_funcs", by_member),
-            config(self.folder, **changes),
-            task_dataset(DigitSuite(), TASKS),
-            processing_class=self.tokenizer,
-            suite=DigitSuite(),
-            environments=envs,
-            max_turn_tokens=16,
-            **ours,
-        )
-        self.opened.append(trainer)
-        return trainer
-
-    def close(self) -> None:
-        for one in reversed(self.opened):
-            one.close()
-
-
-@pytest.fixture
-def make(model: Any, tokenizer: Any, tmp_path: Path) -> Iterator[Workshop]:
-    workshop = Workshop(model, tokenizer, tmp_path)
-    yield workshop
-    workshop.close()
 
 
 @dataclass(frozen=True)
@@ -149,33 +65,6 @@ def stepped(pretrained: Any, tokenizer: Any, sandbox: str, tmp_path_factory: Any
     workshop.close()
 
 
-def weights(trainer: Recorder) -> dict[str, torch.Tensor]:
-    return {name: parameter.detach().clone() for name, parameter in trainer.model.named_parameters()}
-
-
-def moved(before: dict[str, torch.Tensor], after: dict[str, torch.Tensor]) -> list[str]:
-    return [name for name in before if not torch.equal(before[name], after[name])]
-
-
-def losses(trainer: Recorder) -> list[float]:
-    return [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
-
-
-def greedy(trainer: ObsSpecGRPOTrainer, prompt: list[int]) -> list[int]:
-    stop = trainer.policy.sampling.stop_token_ids
-
-    async def generate() -> list[int]:
-        sampling = Sampling(temperature=0, max_tokens=24, stop_token_ids=stop)
-        return list((await trainer.engine.submit(prompt, sampling, seed=0)).token_ids)
-
-    return asyncio.run(generate())
-
-
-def reference(trainer: Recorder, prompt: list[int]) -> list[int]:
-    output = trainer.model.generate(torch.tensor([prompt]), do_sample=False, max_new_tokens=24)
-    return output[0, len(prompt) :].tolist()
-
-
 def test_rows_are_the_episodes_of_the_prompts_in_their_order(stepped: Stepped) -> None:
     trainer = stepped.trainer
     assert trainer.asked == [TASKS[0]] * GROUP + [TASKS[1]] * GROUP
@@ -189,12 +78,12 @@ def test_rows_are_the_episodes_of_the_prompts_in_their_order(stepped: Stepped) -
 
 
 def test_rewards_are_the_environments_and_the_users(stepped: Stepped) -> None:
-    logged = stepped.trainer.state.log_history[0]
+    entry = stepped.trainer.state.log_history[0]
     rewards = [episode.reward for episode in stepped.trainer.trajectories]
-    assert logged["rewards/environment_reward/mean"] == pytest.approx(sum(rewards) / len(rewards))
-    assert logged["rewards/by_member/mean"] == pytest.approx(0.5)
-    assert logged["rollout/turns"] == sum(len(episode.steps) for episode in stepped.trainer.trajectories)
-    assert logged["rollout/unscored"] == 0
+    assert entry["rewards/environment_reward/mean"] == pytest.approx(sum(rewards) / len(rewards))
+    assert entry["rewards/by_member/mean"] == pytest.approx(0.5)
+    assert entry["rollout/turns"] == sum(len(episode.steps) for episode in stepped.trainer.trajectories)
+    assert entry["rollout/unscored"] == 0
 
 
 def test_the_optimiser_steps_and_the_engine_follows(stepped: Stepped) -> None:
@@ -205,11 +94,6 @@ def test_the_optimiser_steps_and_the_engine_follows(stepped: Stepped) -> None:
     for episode in trainer.trajectories[::GROUP]:
         prompt = list(episode.history.parent.token_ids)
         assert greedy(trainer, prompt) == reference(trainer, prompt)
-
-
-def tokens(batch: dict[str, torch.Tensor], row: int, part: str) -> list[int]:
-    ids: list[int] = batch[f"{part}_ids"][row][batch[f"{part}_mask"][row].bool()].tolist()
-    return ids
 
 
 def test_only_what_the_policy_sampled_carries_gradient(stepped: Stepped) -> None:
@@ -255,16 +139,11 @@ def test_speculation_changes_nothing_of_the_batch(make: Workshop, pretrained: An
         torch.testing.assert_close(batches[0][key], batches[1][key], atol=1e-5, rtol=0)
 
 
-def rows() -> list[dict[str, Any]]:
-    return [{"prompt": "Which digit?", "task": task} for task in TASKS for _ in range(GROUP)]
-
-
 def test_a_broken_episode_is_left_out(make: Workshop) -> None:
     trainer = make(lambda: Breaking(DigitEnv(), steps=(1,), resets=(2,)))
     before = weights(trainer)
     trainer.train()
-    logged = trainer.state.log_history[0]
-    assert logged["rollout/unscored"] == pytest.approx(0.5)
+    assert trainer.state.log_history[0]["rollout/unscored"] == pytest.approx(0.5)
     assert [episode.broken for episode in trainer.trajectories] == [False, True, True, False] * 2
     advantages = trainer.batch["advantages"].view(-1, GROUP)
     assert advantages[:, 1:3].eq(0).all()
@@ -281,7 +160,7 @@ def test_a_batch_in_which_all_broke_trains_nothing(make: Workshop, loss_type: st
     trainer = make(lambda: Breaking(DigitEnv(), resets=everyone), loss_type=loss_type)
     before = weights(trainer)
     trainer.train()
-    assert losses(trainer) == [0.0]
+    assert logged(trainer, "loss") == [0.0]
     assert trainer.state.log_history[0]["grad_norm"] == 0.0
     assert moved(before, weights(trainer)) == []
     assert trainer.batch["completion_mask"].sum(dim=1).tolist() == [1] * len(trainer.asked)
@@ -306,7 +185,7 @@ def test_nothing_is_learnt_from_truncated_episodes_where_that_is_asked_for(make:
     trainer = make(max_completion_length=8, mask_truncated_completions=True)
     before = weights(trainer)
     trainer.train()
-    assert losses(trainer) == [0.0]
+    assert logged(trainer, "loss") == [0.0]
     assert moved(before, weights(trainer)) == []
 
 
@@ -379,7 +258,7 @@ def test_terminals_are_made_for_a_suite_and_closed(model: Any, tokenizer: Any, s
         ({"args": {"max_completion_length": None}}, "max_completion_length"),
         ({"tools": [print]}, "tools cannot be combined"),
         ({"rollout_func": print}, "rollout_func cannot be combined"),
-        ({"peft_config": object()}, "peft_config"),
+        ({"engine": "steam"}, "engine must be an engine or one of transformers, got 'steam'"),
         ({"suite": None}, "a suite or environments"),
         ({"suite": "no such suite"}, "unknown suite"),
         ({"train_dataset": {"prompt": ["hello"]}}, "column 'task'"),
