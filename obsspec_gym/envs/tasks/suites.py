@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from obsspec_gym.envs.tasks.agentbench import AgentBenchSuite
 from obsspec_gym.envs.tasks.generated import BASICS, FAMILIES, GeneratedSuite, Split
 from obsspec_gym.envs.tasks.harbor import HarborSuite
@@ -9,6 +11,7 @@ from obsspec_gym.envs.tasks.task import Suite
 from obsspec_gym.errors import InvalidArgumentError
 
 _GENERATED = {"basics": BASICS, "terminal": FAMILIES}
+_GENERATED_NAME = re.compile(r"(?P<suite>\w+)(/(?P<families>\w+(\+\w+)*))?(:(?P<split>words|templates))?")
 
 
 def suite_names() -> list[str]:
@@ -24,7 +27,8 @@ def suite_names() -> list[str]:
 def get_suite(name: str, *, work: float = 1.0) -> Suite:
     """The suite of a name.
 
-    ``terminal`` has all generated families and ``terminal/FAMILY`` one; ``basics`` has the first four of them only.
+    ``terminal`` has all generated families and ``terminal/FAMILY`` one (``terminal/ONE+ANOTHER`` two, and so on);
+    ``basics`` has the first four of them only.
     ``:words`` and ``:templates`` are their splits with held-out words and held-out phrasings. Indices in
     :data:`~obsspec_gym.envs.tasks.generated.EVALUATION` are for evaluation in every one of them.
 
@@ -47,9 +51,10 @@ def get_suite(name: str, *, work: float = 1.0) -> Suite:
         return HarborSuite(path)
     if kind == "agentbench" and path:
         return AgentBenchSuite(path)
-    if name not in suite_names():
-        known = ", ".join([*suite_names(), "harbor:PATH", "agentbench:PATH"])
-        raise InvalidArgumentError(f"unknown suite {name!r}; there are {known}")
-    base, _, split = name.partition(":")
-    suite, _, family = base.partition("/")
-    return GeneratedSuite([family] if family else list(_GENERATED[suite]), Split(split), work=work, name=name)
+    found = _GENERATED_NAME.fullmatch(name)
+    known = _GENERATED.get(found["suite"], {}) if found else {}
+    families = found["families"].split("+") if found and found["families"] else list(known)
+    if found is None or not known or not known.keys() >= set(families) or len(set(families)) < len(families):
+        names = ", ".join([*suite_names(), "harbor:PATH", "agentbench:PATH"])
+        raise InvalidArgumentError(f"unknown suite {name!r}; there are {names}")
+    return GeneratedSuite(families, Split(found["split"] or ""), work=work, name=name)

@@ -42,6 +42,13 @@ def test_a_mixed_suite_takes_the_families_in_turn_and_shares_their_tasks(suite: 
         assert mixed.task(index) == get_suite(f"{suite}/{family}:words").task(index)
 
 
+def test_a_suite_of_some_families_takes_them_in_turn() -> None:
+    some = get_suite("basics/count+tests:templates")
+    assert some.name == "basics/count+tests:templates"
+    for index, family in enumerate(("count", "tests", "count")):
+        assert some.task(index) == get_suite(f"basics/{family}:templates").task(index)
+
+
 def test_there_are_sixteen_families_and_the_four_of_basics_are_the_same_in_both() -> None:
     assert list(FAMILIES)[:4] == list(BASICS) == ["tests", "build", "count", "config"]
     assert len(FAMILIES) == 16
@@ -124,7 +131,22 @@ def test_work_changes_how_long_it_takes_and_not_what_is_seen() -> None:
         assert light.task(index).files != whole.task(index).files
 
 
-@pytest.mark.parametrize("name", ["basic", "basics/", "basics/nope", "basics:nope", "", "basics/tests:words/3"])
+NOT_SUITES = [
+    "basic",
+    "basics/",
+    "basics/nope",
+    "basics:nope",
+    "basics:",
+    "",
+    "basics/tests:words/3",
+    "basics/tests+nope",
+    "basics/tests+",
+    "basics/tests+tests",
+    "basics/git",
+]
+
+
+@pytest.mark.parametrize("name", NOT_SUITES)
 def test_an_unknown_name_is_refused_and_the_message_lists_what_exists(name: str) -> None:
     with pytest.raises(InvalidArgumentError, match=r"there are basics, basics/tests,.* basics/config:templates"):
         get_suite(name)
