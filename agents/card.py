@@ -37,6 +37,12 @@ OWN = (
     "  {data} of the final policy alone, at temperature 1: what the model has to foresee."
 )
 
+SURE = (
+    "\n- How sure it is of a prediction (`confidence.json`) was fitted on 400 rollouts of the policy on other tasks of "
+    "training:\n  a logistic regression of the text's probability and of how surprising the actions so far were to the "
+    "model itself."
+)
+
 CHOSEN = (
     "Numbers of steps and weights were chosen on tasks 0 to 455; none of those below was looked at. A held-back\n"
     "loss is not strictly of unseen episodes, for the first policy had trained on most of them."
@@ -76,7 +82,7 @@ def card(
     """The text of a card."""
     title, purpose, learnt = ROLES[role]
     note = STOPPED_EARLY if role == "policy" else ""
-    own = OWN.format(data=data["own"]) if role == "world" else ""
+    own = OWN.format(data=data["own"]) + SURE if role == "world" else ""
     return f"""\
 # {title} of the shipped pair
 

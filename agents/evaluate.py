@@ -27,6 +27,7 @@ from obsspec_gym.agents.history import History
 from obsspec_gym.agents.lm_policy import LMPolicy
 from obsspec_gym.agents.world_model.base import WorldModel
 from obsspec_gym.agents.world_model.cascade import CascadeWorldModel
+from obsspec_gym.agents.world_model.confidence import Confidence
 from obsspec_gym.agents.world_model.lm import LMWorldModel
 from obsspec_gym.agents.world_model.memory import MemoryWorldModel
 from obsspec_gym.envs.tasks import get_suite
@@ -193,19 +194,20 @@ async def evaluate(args: argparse.Namespace) -> dict[str, object]:
         groups = await rollouts(policy, "basics", tasks[: args.groups], _GROUP, args.work, args.sandbox, _TIMED)
         note("groups", mixed(groups))
     with TransformersEngine(args.world_model) as engine:
-        attempts = await foresee(_Raw(engine, tokenizer), own)
+        confidence = Confidence.load(args.world_model)
+        attempts = await foresee(_Raw(engine, tokenizer, confidence=confidence), own)
         note("world_model", summary(attempts))
         for threshold in THRESHOLDS:
             note(f"world_model_gated_{threshold}", gated(attempts, threshold))
         # The members of a group run side by side; here they come one after the other.
-        note("world_model_groups", summary(await foresee(_Raw(engine, tokenizer), groups)))
-        cascade = CascadeWorldModel([MemoryWorldModel(), LMWorldModel(engine, tokenizer)])
+        note("world_model_groups", summary(await foresee(_Raw(engine, tokenizer, confidence=confidence), groups)))
+        cascade = CascadeWorldModel([MemoryWorldModel(), LMWorldModel(engine, tokenizer, confidence=confidence)])
         note("memory_and_world_model_groups", summary(await foresee(cascade, groups)))
     return result
 
 
 class _Raw(LMWorldModel):
-    """The language model alone: its confidence is the sequence's probability, never calibrated on the test itself."""
+    """The language model alone: how sure it is was fitted on tasks of training, nothing is calibrated on the test."""
 
     def observe(self, transition: Transition) -> None:
         """Learns nothing."""

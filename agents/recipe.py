@@ -30,11 +30,12 @@ from agents.card import write_cards
 from agents.corpus import Episode, load
 from agents.tokenizer import save_tokenizer, train_tokenizer
 from agents.train import CONTEXT
+from obsspec_gym.agents.world_model.confidence import FILE as CONFIDENCE
 
 ROOT = Path(__file__).resolve().parent.parent
 SHIPPED = ROOT / "obsspec_gym" / "agents" / "shipped"
 
-FIRST_INDEX, FIRST_MIXED_INDEX, FIRST_OWN_INDEX = 10_000, 100_000, 200_000
+FIRST_INDEX, FIRST_MIXED_INDEX, FIRST_OWN_INDEX, FIRST_JUDGED_INDEX = 10_000, 100_000, 200_000, 300_000
 """Where the tasks of training begin; those below 10,000 are for evaluation."""
 
 SLOW_WEIGHT = "4"
@@ -163,6 +164,11 @@ def recipe(args: argparse.Namespace) -> None:
             )
         ],
     )
+    judged = ["agents.confidence", "--policy", str(policy), "--world-model", str(world), "--sandbox", args.sandbox]
+    step(
+        "confidence",
+        [(world / CONFIDENCE, [*judged, "--first", str(FIRST_JUDGED_INDEX), "--episodes", str(args.judged)])],
+    )
     figures = ["--sandbox", args.sandbox, "--episodes", str(args.episodes), "--sampled", str(2 * args.episodes)]
     figures += ["--out", str(evaluation)]
     step(
@@ -190,6 +196,7 @@ def main() -> None:
         "--begun-steps", type=int, default=1300, help="of the world model, before its policy's episodes"
     )
     parser.add_argument("--world-steps", type=int, default=1700, help="of the world model, with them")
+    parser.add_argument("--judged", type=int, default=400, help="episodes that confidence is fitted on")
     parser.add_argument("--episodes", type=int, default=100, help="evaluation episodes, a split")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--ship", action=argparse.BooleanOptionalAction, default=True, help="replace the shipped pair")

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import replace
 from typing import Any
 
@@ -15,9 +15,11 @@ from obsspec_gym.agents.generation import Generation
 from obsspec_gym.agents.history import History
 from obsspec_gym.agents.tokens import TextCodec, Tokenizer
 from obsspec_gym.agents.world_model.calibration import Calibration
+from obsspec_gym.agents.world_model.confidence import Evidence
+from obsspec_gym.agents.world_model.surprise import Surprises
 from obsspec_gym.errors import InvalidArgumentError
 from obsspec_gym.seeding import derive_seed
-from obsspec_gym.types import Action, Completion, Prediction, Priority, Sampling, TokenIds, Transition
+from obsspec_gym.types import Action, Completion, Outcome, Prediction, Priority, Sampling, TokenIds, Transition
 
 # The end of a text that further text may still change the tokenisation of.
 _OPEN_END = re.compile(r"(?:[a-zA-Z]+|[0-9]+|[^a-zA-Z0-9]+)\Z")
@@ -29,8 +31,8 @@ class LMWorldModel:
 
     The history is written as ``<|task|>{instruction}<|act|>{command}<|end|><|obs|>{observation}...`` with the model's
     own tokenizer. What it generates is the observation, then ``<|act|>`` where the episode goes on or ``<|end|>``
-    where it ends. The first prediction is greedy, further ones are sampled at temperature 1 with derived seeds; the
-    raw confidence is the probability of the whole sequence, and is calibrated on line as source ``lm``.
+    where it ends. The first prediction is greedy, further ones are sampled at temperature 1 with derived seeds. The
+    raw confidence is what ``confidence`` makes of the evidence, and is calibrated on line as source ``lm``.
 
     A history that does not fit the context keeps its first event (the task) and the most recent turns; the oldest
     are dropped in steps of 4 turns, so that the rest is the same prompt prefix for several turns. A prediction that
@@ -44,6 +46,9 @@ class LMWorldModel:
         source: What its predictions are called in measures.
         owns_engine: Whether :meth:`close` closes the engine.
         cached_events: Encoded events kept, the least recently used dropped first.
+        confidence: From the evidence for a prediction to the probability that it is right, as fitted for this model
+            (:class:`~obsspec_gym.agents.world_model.confidence.Confidence`). By default, and with an engine that
+            verifies no drafts, the probability of the whole text.
 
     Raises:
         InvalidArgumentError: If the tokenizer lacks the control tokens, or ``max_tokens`` leaves no room for a
@@ -60,6 +65,7 @@ class LMWorldModel:
         source: str = "lm",
         owns_engine: bool = False,
         cached_events: int = 16_384,
+        confidence: Callable[[Evidence], float] | None = None,
     ) -> None:
         if not 0 < max_tokens < context_length:
             raise InvalidArgumentError(
@@ -75,6 +81,8 @@ class LMWorldModel:
         self._calibration = Calibration()
         self._segments: OrderedDict[bytes, TokenIds] = OrderedDict()
         self._cached_events = cached_events
+        self._confidence = confidence if engine.capabilities.drafts else None
+        self._surprises = Surprises(engine, self._locate, capacity=cached_events)
 
     @property
     def engine(self) -> Engine:
@@ -91,9 +99,9 @@ class LMWorldModel:
             return []
         # A word may be cut in two by the end of `partial`: the model writes the last one again, and must agree.
         begun = self._codec.plain(_OPEN_END.sub("", partial))
-        found = await self._generate(history, prompt, begun, partial, n)
+        found = await self._generate(history, action, prompt, begun, partial, n)
         if not found and partial:
-            found = await self._generate(history, prompt, self._codec.plain(partial), partial, n)
+            found = await self._generate(history, action, prompt, self._codec.plain(partial), partial, n)
         return self._calibration.apply(history, action, found)[:n]
 
     def observe(self, transition: Transition) -> None:
@@ -137,6 +145,29 @@ class LMWorldModel:
             return None
         return (*first, *(token for segment in rest for token in segment), *last)
 
+    def answer(self, outcome: Outcome) -> TokenIds | None:
+        """What the model has to write after the prompt for ``outcome`` to be predicted: a training target.
+
+        Args:
+            outcome: What came back.
+
+        Returns:
+            The observation's tokens, then ``<|act|>`` or ``<|end|>``; ``None`` where the observation is no text, or
+            longer than any prediction.
+        """
+        if not isinstance(outcome.observation, str):
+            return None
+        answer = (*self._codec.plain(outcome.observation), self._end if outcome.ends else self._act)
+        return answer if len(answer) <= self._greedy.max_tokens else None
+
+    def _locate(self, history: History, action: Action) -> tuple[TokenIds, TokenIds] | None:
+        """What stands before an action, and the action with its end."""
+        prompt = self.prompt(history, action)
+        if prompt is None:
+            return None
+        begin = len(prompt) - prompt[::-1].index(self._act)
+        return prompt[:begin], prompt[begin:-1]
+
     def _segment(self, event: History) -> TokenIds:
         """The tokens of one event, from the cache if they are there."""
         segment = self._segments.pop(event.world_key, None)
@@ -152,7 +183,7 @@ class LMWorldModel:
         return segment
 
     async def _generate(
-        self, history: History, prompt: TokenIds, begun: TokenIds, partial: str, n: int
+        self, history: History, action: Action, prompt: TokenIds, begun: TokenIds, partial: str, n: int
     ) -> list[Prediction]:
         """The distinct predictions of one greedy and ``n - 1`` sampled generations after ``prompt + begun``."""
         if len(begun) >= self._greedy.max_tokens:
@@ -166,22 +197,31 @@ class LMWorldModel:
                 seed = derive_seed("world model", history.world_key.hex(), i)
                 sampling, priority = (sampled, less_urgent) if i else (greedy, Priority.COMMITTED)
                 generations.append(self._engine.submit((*prompt, *begun), sampling, seed, priority=priority))
+            surprise = await self._surprise(history, action)  # verified in the same steps of the engine
             completions = [await generation for generation in generations]
         finally:
             for generation in generations:
                 generation.cancel()
         found: dict[tuple[str, bool], Prediction] = {}
         for completion in completions:
-            prediction = self._read(begun, completion)
+            prediction = self._read(begun, completion, surprise)
             if prediction is not None and prediction.observation.startswith(partial):
                 found.setdefault((prediction.observation, prediction.ends), prediction)
         return list(found.values())
 
-    def _read(self, begun: Sequence[int], completion: Completion) -> Prediction | None:
+    async def _surprise(self, history: History, action: Action) -> float:
+        """How unexpected the least expected of the actions was; 0 where nobody reads it."""
+        if self._confidence is None:
+            return 0.0
+        with closing(self._surprises.ask(history, action)) as inquiry:
+            return await inquiry.answer()
+
+    def _read(self, begun: Sequence[int], completion: Completion, surprise: float) -> Prediction | None:
         """The prediction a completion stands for; ``None`` if it was cut or holds a stray control token."""
         *observation, stop = completion.token_ids or (None,)
         if stop not in (self._act, self._end) or self._codec.has_control(observation):
             return None
         text = self._codec.text((*begun, *observation))
-        confidence = min(1.0, math.exp(math.fsum(completion.logprobs)))
+        evidence = Evidence(completion.logprobs, surprise)
+        confidence = evidence.sequence_probability if self._confidence is None else self._confidence(evidence)
         return Prediction(text, stop == self._end, confidence, self._source)
