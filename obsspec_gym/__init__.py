@@ -13,6 +13,7 @@ import gymnasium as _gymnasium
 
 if TYPE_CHECKING:
     from obsspec_gym.agents.engine.base import Engine
+    from obsspec_gym.agents.engine.server import ServerEngine
     from obsspec_gym.agents.engine.transformers import TransformersEngine
     from obsspec_gym.agents.fakes import ScriptedPolicy, ScriptedWorldModel
     from obsspec_gym.agents.history import History, Turn
@@ -105,6 +106,7 @@ __all__ = [
     "ScriptedPolicy",
     "ScriptedWorldModel",
     "Selector",
+    "ServerEngine",
     "Speculator",
     "Step",
     "Suite",
@@ -135,6 +137,7 @@ __version__ = "0.1.0"
 
 _MODULES = {
     "agents.engine.base": ("Engine",),
+    "agents.engine.server": ("ServerEngine",),
     "agents.engine.transformers": ("TransformersEngine",),
     "agents.fakes": (
         "ScriptedPolicy",

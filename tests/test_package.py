@@ -49,6 +49,7 @@ PUBLIC = [
     "ScriptedPolicy",
     "ScriptedWorldModel",
     "Selector",
+    "ServerEngine",
     "Speculator",
     "Step",
     "Suite",
