@@ -5,6 +5,7 @@ What becomes of an episode that did not end as it should:
 ==========================================  ===========================================================
 it ran out of turns                         a row like any other, with the reward the environment gave
 it ran out of tokens (budget or context)    the same; its row ends with the last action that was executed
+a completion of it was an empty command     the same; the one token that ended the completion is trained on
 its environment or its engine broke         not scored: no gradient, no part in its group's baseline
 nothing was sampled (no reset, a prompt     not scored; a placeholder row of one masked token
 that fills the context)

@@ -22,10 +22,10 @@ def launch(module: str, words: Sequence[object], *, ranks: int = 2, timeout: flo
     Returns:
         What they printed.
     """
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--local-addr=127.0.0.1"]
     done = subprocess.run(
-        [*torchrun, "-m", module, *map(str, words)],
-        env={**os.environ, **QUIET},
+        [*torchrun, f"--nproc-per-node={ranks}", "-m", module, *map(str, words)],
+        env={**os.environ, **QUIET, "GLOO_SOCKET_IFNAME": "lo"},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -42,9 +43,12 @@ def survive(words: Sequence[object], kills: int, random: Random) -> list[str]:
 def _run(words: Sequence[object], kind: str = "", lives: int | None = None, delay: float = 0) -> str | None:
     """The event after which it was killed; ``None`` if it was not."""
     command = [sys.executable, "-m", "tests.training.script", *map(str, words)]
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, **QUIET}
-    ) as process:
+    with (
+        tempfile.TemporaryFile("w+") as errors,
+        subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=errors, text=True, env={**os.environ, **QUIET}
+        ) as process,
+    ):
         try:
             assert process.stdout is not None
             for line in process.stdout:
@@ -53,9 +57,9 @@ def _run(words: Sequence[object], kind: str = "", lives: int | None = None, dela
                     if lives == 0:
                         time.sleep(delay)
                         return line.strip() if process.poll() is None else None
-            assert process.stderr is not None
-            errors = process.stderr.read()
-            assert process.wait() == 0, errors[-5000:]
+            if process.wait() != 0:
+                errors.seek(0)
+                raise AssertionError(errors.read()[-5000:])
             return None
         finally:
             process.kill()

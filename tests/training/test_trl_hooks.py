@@ -8,9 +8,11 @@ import pytest
 
 trl = pytest.importorskip("trl")
 
+from transformers import Trainer  # noqa: E402
 from trl.trainer.grpo_trainer import GRPOTrainer  # noqa: E402
+from trl.trainer.utils import RepeatSampler  # noqa: E402
 
-from obsspec_gym.training.trl_hooks import TESTED_TRL, RolloutTrainer  # noqa: E402
+from obsspec_gym.training.trl_hooks import TESTED_TRL, ByEpoch, RolloutTrainer  # noqa: E402
 
 
 def test_the_hooks_are_written_for_the_installed_trl() -> None:
@@ -20,15 +22,42 @@ def test_the_hooks_are_written_for_the_installed_trl() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "parameters"),
+    ("owner", "name", "parameters"),
     [
-        ("_generate_and_score_completions", ["self", "inputs"]),
-        ("_calculate_rewards", ["self", "inputs", "prompts", "completions", "completion_ids_list"]),
+        (GRPOTrainer, "_generate_and_score_completions", ["inputs"]),
+        (GRPOTrainer, "_calculate_rewards", ["inputs", "prompts", "completions", "completion_ids_list"]),
+        (GRPOTrainer, "_get_train_sampler", ["dataset"]),
+        (GRPOTrainer, "_save_checkpoint", ["model", "trial"]),
+        (GRPOTrainer, "_load_optimizer_and_scheduler", ["checkpoint"]),
+        (Trainer, "_get_output_dir", ["trial"]),
+        (Trainer, "_push_from_checkpoint", ["checkpoint_folder"]),
     ],
 )
-def test_what_is_overridden_is_there(name: str, parameters: list[str]) -> None:
-    assert list(inspect.signature(vars(GRPOTrainer)[name]).parameters) == parameters
+def test_what_is_overridden_is_there(owner: type, name: str, parameters: list[str]) -> None:
+    assert list(inspect.signature(vars(owner)[name]).parameters) == ["self", *parameters]
     assert name in vars(RolloutTrainer)
+
+
+def test_what_goes_into_checkpoints_is_there() -> None:
+    steps, made = inspect.getsource(GRPOTrainer._prepare_inputs), inspect.getsource(GRPOTrainer.__init__)
+    for name in ("self._step", "self._buffered_inputs"):
+        assert name in steps
+        assert f"{name} = " in made
+
+
+def test_an_epoch_is_shuffled_by_its_number() -> None:
+    def trls() -> RepeatSampler:
+        return RepeatSampler(range(8), 2, batch_size=2, seed=5)
+
+    epoch = 0
+    sampler = ByEpoch(trls(), lambda: epoch)
+    first = list(sampler)
+    epoch = 1
+    second = list(sampler)
+    assert first == list(trls())
+    assert sorted(first) == sorted(second) != first != second
+    assert second == list(ByEpoch(trls(), lambda: 1))
+    assert len(sampler) == 16
 
 
 def test_another_trl_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
