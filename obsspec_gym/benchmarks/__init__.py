@@ -15,6 +15,7 @@ Report = Callable[[str], None]
 """Is told, in one line, how far a long measurement is."""
 
 _MODULES = {
+    "cotraining": "obsspec_gym.benchmarks.cotraining",
     "determinism": "obsspec_gym.benchmarks.determinism",
     "lossless": "obsspec_gym.benchmarks.lossless",
     "overhead": "obsspec_gym.benchmarks.overhead",

@@ -33,6 +33,7 @@ from obsspec_gym.training.arguments import (
     sampling_of,
 )
 from obsspec_gym.training.budget import BudgetedPolicy
+from obsspec_gym.training.cotraining import WorldModelCoTrainingCallback
 from obsspec_gym.training.rollout import RolloutBatch, Rollouts, name_episodes, task_name
 from obsspec_gym.training.trl_hooks import RolloutTrainer, environment_reward
 from obsspec_gym.training.world_models import load_or_do_without
@@ -165,11 +166,21 @@ class ObsSpecGRPOTrainer(RolloutTrainer):
         tasks = [row["task"] for row in rows]
         before, _ = self.gather_names([task_name(task, self.suite) for task in tasks])
         mode = "train" if self.model.training else "eval"
-        return self.rollouts.play(
+        batch = self.rollouts.play(
             name_episodes(tasks, self.suite, before),
             run_seed=derive_seed(mode, self.args.seed, self.accumulated if self.model.training else 0),
             policy_step=self.state.global_step,
         )
+        if self.model.training:
+            self._report(batch)
+        return batch
+
+    def _report(self, batch: RolloutBatch) -> None:
+        """Tells the callbacks that learn from rollouts of those that the policy learns from."""
+        for callback in self.callback_handler.callbacks:
+            if isinstance(callback, WorldModelCoTrainingCallback):
+                callback.bind(self)
+                callback.report_collection(batch.collection)
 
     def learners(self) -> dict[str, Checkpointable]:
         """What learns beside the policy: the world model and callbacks, where they have a state."""

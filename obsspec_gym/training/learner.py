@@ -1,0 +1,143 @@
+"""The world model's training: cross-entropy on the tokens of observations, and on the token that closes each."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import math
+from collections.abc import Mapping, Sequence
+from random import Random
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from obsspec_gym.errors import ObsSpecError
+from obsspec_gym.seeding import derive_seed
+from obsspec_gym.training.answer_batch import AnswerBatch, hidden_states, logits
+from obsspec_gym.training.cotraining_settings import CoTraining
+from obsspec_gym.training.passages import Passage
+from obsspec_gym.training.replay import Replay
+from obsspec_gym.training.scoring import answers_of
+
+
+class Learner:
+    """A world model that is trained, beside its twin as it was at first.
+
+    What it becomes is a function of its first weights, its settings and the passages, in their order: every draw is
+    seeded by the number of the policy step, so there is no generator whose state could be lost.
+
+    Args:
+        model: Its weights are copied, in float32, to the device of the settings.
+        settings: How it is trained.
+
+    Attributes:
+        model: The live model. Without dropout: it is trained as it predicts.
+        twin: The frozen one; ``None`` where it is not wanted.
+        replay: What it is trained on.
+    """
+
+    def __init__(self, model: PreTrainedModel, settings: CoTraining) -> None:
+        self._settings = settings
+        self.model = _copy(model, settings.device)
+        self.model.requires_grad_(True)
+        self.twin = _copy(model, settings.device) if settings.frozen_twin else None
+        self.replay = Replay(
+            window=settings.window, capacity_tokens=settings.capacity_tokens, half_life=settings.half_life
+        )
+        self._optimizer = torch.optim.AdamW(
+            self.model.parameters(), lr=settings.learning_rate, weight_decay=settings.weight_decay
+        )
+        self._updates = 0
+
+    def learn(self, passages: Sequence[Passage]) -> float | None:
+        """One policy step: takes its passages into the replay and trains on draws from it.
+
+        Args:
+            passages: What happened since the last time, in an order that is the same on every process.
+
+        Returns:
+            The mean loss of a token; ``None`` where there is nothing to learn from yet.
+
+        Raises:
+            ObsSpecError: If the loss or its gradient is not finite. The weights are no use then.
+        """
+        settings = self._settings
+        self.replay.add(passages)
+        random = Random(derive_seed("co-training", settings.seed, self.replay.clock))
+        batches = self.replay.batches(settings.steps, settings.batch_tokens, random)
+        losses = [self._step(batch) for batch in batches]
+        return sum(losses) / len(losses) if losses else None
+
+    def _step(self, passages: Sequence[Passage]) -> float:
+        settings = self._settings
+        for group in self._optimizer.param_groups:
+            group["lr"] = settings.learning_rate * min(1.0, (self._updates + 1) / (settings.warm_up + 1))
+        self._optimizer.zero_grad(set_to_none=True)
+        loss = self.loss(passages)
+        loss.backward()  # type: ignore[no-untyped-call]
+        norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), settings.max_grad_norm)
+        if not (math.isfinite(loss.item()) and math.isfinite(norm.item())):
+            raise ObsSpecError(f"the world model's loss is {loss.item()} and its gradient's norm {norm.item()}")
+        self._optimizer.step()
+        self._updates += 1
+        return loss.item()
+
+    def loss(self, passages: Sequence[Passage]) -> Tensor:
+        """The mean cross-entropy of the answers' tokens, weighted as the settings say: a scalar."""
+        batch = AnswerBatch.of(passages, self.model.device)
+        scores = logits(self.model, hidden_states(self.model, batch))
+        losses = torch.nn.functional.cross_entropy(scores, batch.targets, reduction="none")
+        weights = self._weights(passages).to(self.model.device)[batch.owners]
+        return (losses * weights).sum() / weights.sum()
+
+    def _weights(self, passages: Sequence[Passage]) -> Tensor:
+        """What each answer's tokens count."""
+        seconds = torch.tensor([answer.hidable_seconds for answer in answers_of(passages)])
+        mean = float(seconds.mean())
+        return 1.0 + self._settings.time_weight * seconds / mean if mean > 0 else torch.ones_like(seconds)
+
+    def weights(self) -> dict[str, Tensor]:
+        """The live model's parameters by name, as they are: not copies."""
+        return {name: parameter.detach() for name, parameter in self.model.named_parameters()}
+
+    def cpu_weights(self) -> dict[str, Tensor]:
+        """Copies of them."""
+        return {name: parameter.cpu().clone() for name, parameter in self.weights().items()}
+
+    def take_weights(self, weights: Mapping[str, Tensor]) -> None:
+        """Overwrites the live model's parameters."""
+        for name, parameter in self.weights().items():
+            parameter.copy_(weights[name])
+
+    def digest(self) -> str:
+        """Equal exactly where the live model's weights are."""
+        digest = hashlib.blake2b(digest_size=16)
+        for parameter in self.cpu_weights().values():
+            digest.update(parameter.numpy().tobytes())
+        return digest.hexdigest()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything that the next step depends on, in copies: weights, optimiser, replay."""
+        return {
+            "model": self.cpu_weights(),
+            "optimizer": copy.deepcopy(self._optimizer.state_dict()),
+            "replay": self.replay.state_dict(),
+            "updates": self._updates,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Takes back what :meth:`state_dict` gave. The twin stays what it is."""
+        self.take_weights(state["model"])
+        self._optimizer.load_state_dict(state["optimizer"])
+        self.replay.load_state_dict(state["replay"])
+        self._updates = state["updates"]
+
+
+def _copy(model: PreTrainedModel, device: str) -> PreTrainedModel:
+    copied = copy.deepcopy(model)
+    copied.to(device=torch.device(device), dtype=torch.float32)  # type: ignore[call-arg]  # a decorator hides its types
+    copied.train(False)
+    copied.requires_grad_(False)
+    return copied
