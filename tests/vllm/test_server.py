@@ -13,7 +13,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -36,6 +36,8 @@ from tests.vllm.parts import (
     until,
 )
 
+pytestmark = pytest.mark.timeout(900)  # two or three servers start on whatever else the machine has to do
+
 OPTIONS = [
     *("--dtype", "float32", "--enforce-eager", "--block-size", "32", "--kv-cache-memory-bytes", str(64 << 20)),
     *("--max-model-len", "512", "--max-num-seqs", "32", "--skip-tokenizer-init", "--generation-config", "vllm"),
@@ -43,7 +45,6 @@ OPTIONS = [
     *("--disable-uvicorn-access-log", "--host", "127.0.0.1"),
 ]
 ENVIRONMENT = {
-    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # one process a server, so that its pid is all of it
     "TORCHDYNAMO_DISABLE": "1",
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
     "OMP_NUM_THREADS": "1",
@@ -87,11 +88,14 @@ def serving(model: Path, count: int) -> Iterator[list[Served]]:
                 port = taken.getsockname()[1]
             command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", str(model)]
             process = subprocess.Popen(
-                [*command, *OPTIONS, "--port", str(port)], env={**os.environ, **ENVIRONMENT}, stdin=subprocess.DEVNULL
+                [*command, *OPTIONS, "--port", str(port)],
+                env={**os.environ, **ENVIRONMENT},
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,  # it has a child that runs the model; both are ended together
             )
             stack.callback(_end, process)
             servers.append(Served(process, f"http://127.0.0.1:{port}"))
-        deadline = time.monotonic() + 240
+        deadline = time.monotonic() + 800
         while not all(server.ready() for server in servers):
             assert time.monotonic() < deadline, "the servers did not start"
             time.sleep(0.5)
@@ -103,7 +107,10 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     try:
         process.wait(30)
     except subprocess.TimeoutExpired:
-        process.kill()
+        pass
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
         process.wait()
 
 
@@ -213,7 +220,7 @@ def test_a_server_that_is_killed_in_mid_generation_is_replaced(
         generations = [both.submit(*each, hint=Hint(each[2])) for each in work]
         await until(lambda: killed.metric("num_requests_running") > 0)
         await until(lambda: all(len(generation.partial()) > 5 for generation in generations))
-        os.kill(killed.process.pid, signal.SIGKILL)
+        os.killpg(killed.process.pid, signal.SIGKILL)
         for generation, other in zip(generations, expected, strict=True):
             completion = await generation
             assert completion.token_ids == other.token_ids

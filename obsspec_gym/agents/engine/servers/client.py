@@ -95,6 +95,7 @@ class ServerClient:
             self._client = httpx2.AsyncClient(
                 headers=self._headers,
                 timeout=self._timeout,
+                verify=self.url.startswith("https:"),  # else certificates are read for nothing
                 limits=httpx2.Limits(max_connections=None, max_keepalive_connections=64, keepalive_expiry=2.0),
                 trust_env=not _on_this_machine(self.url),  # no proxy stands between a machine and itself
             )
