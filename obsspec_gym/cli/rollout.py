@@ -49,12 +49,17 @@ class Rollout:
             collection = asyncio.run(self._collect(progress, file))
         measures = measure(collection)
         trace = write_trace(collection, self.out / "trace.perfetto.json")
-        result = {**measures.to_json(), "world_model_failures": collection.world_model_failures}
+        failures = {"world model": collection.world_model_failures, "selector": collection.selector_failures}
+        result = {
+            **measures.to_json(),
+            **{f"{name.replace(' ', '_')}_failures": reasons for name, reasons in failures.items()},
+        }
         written = write_json(result, self.out / "measures.json")
         console = Console()
         console.print(measures_table(measures, title=f"Suite {self.workload.suite.name}"))
-        for reason, times in collection.world_model_failures.items():
-            console.print(f"The world model failed {times} times: {reason}", highlight=False, markup=False)
+        for name, reasons in failures.items():
+            for reason, times in reasons.items():
+                console.print(f"The {name} failed {times} times: {reason}", highlight=False, markup=False)
         console.print(f"Written: {file.path}, {trace}, {written}", highlight=False, markup=False, soft_wrap=True)
         return result
 

@@ -1,11 +1,11 @@
 """A selector that weighs, at every turn, what speculation would hide against what it would cost everybody.
 
 A generation on a prediction that comes true hides seconds under the tool: the smaller of what is left of the tool's
-run and of what the generation takes. One that does not come true has cost every generation that ran beside it a share
-of a step, and all of them the reading of its prompt. Both are expectations over what was seen so far: how often
-predictions match, by source and kind of action; how long tools and generations take, in quantiles; how a step slows
-with its batch. An engine that is kept busy anyway gains nothing by starting early, so what is hidden counts only for
-the part of the engine that is free.
+run and of what the generation takes. One that does not come true still hides what of it is sampled again, from the
+draft it becomes; otherwise it has cost every generation that ran beside it a share of a step, and all of them the
+reading of its prompt. Both are expectations over what was seen so far: how often predictions match, by source and kind
+of action; how long tools and generations take, in quantiles; how a step slows with its batch. An engine that is kept
+busy anyway gains nothing by starting early, so what is hidden counts only for the part of the engine that is free.
 """
 
 from __future__ import annotations
@@ -36,6 +36,9 @@ PRIOR_MATCH = 0.5
 PRIOR_NEXT = 0.3
 """Of the probability that better predictions left, a further one takes this share, until it is known."""
 
+PRIOR_AGAIN = 0.3
+"""The next action after a wrong prediction is often the same for some tokens, or altogether."""
+
 CERTAIN = 0.98
 LEAST_CHANCE = 0.02
 """Less likely candidates are never generated on."""
@@ -44,11 +47,16 @@ READING = 0.2
 """A generation's prompt weighs on the engine like this share of the generation."""
 
 QUEUE = 0.5
-"""An engine is saturated where lately so many committed requests waited for each that ran; one or two always wait for
-the step under way to end."""
+"""An engine is saturated where lately so many committed requests waited for each that ran."""
+
+ARRIVING = 2.0
+"""Of those that wait, so many may only wait for the step under way to end."""
 
 FULL = 0.8
 """Share of the engine's cache that real histories and speculation may fill together."""
+
+_NEVER = 1e-9
+"""The chance of what is generated on for its draft alone."""
 
 LOOK_AGAIN = 8
 """Where speculation does not pay, predictions are still compared with the truth at every this-many-th turn."""
@@ -125,6 +133,8 @@ class AdaptiveSelector(Selector):
         self._steps = StepCosts()
         self._running = self._queue = 0.0
         self._chances = PRIOR_MATCH  # of what was generated on, lately
+        self._again = Rates(weight=3.0)  # which part of a discarded generation is sampled again, from its draft
+        self._discarded: set[EpisodeId] = set()  # whose next generation has a draft, if anything was generated
         self._begun: dict[EpisodeId, tuple[float, int]] = {}  # sequences beside its generation; its tokens
         self._live = 0  # tokens of all of them
         self._passed: dict[Hashable, int] = {}
@@ -155,9 +165,8 @@ class AdaptiveSelector(Selector):
             return self._look(kind, LOOK_AGAIN, f"tools of {_median(tools):.3g} s end before a prediction is there")
         chances = self._ranks(kind)
         said = f"match {chances[0]:.2f}, hides {stretch.hides:.3g} s, price {price.share:.2f}"
-        breadth = max(
-            (rank + 1 for rank, chance in enumerate(chances) if self._gain(chance, stretch, price) > 0.0), default=0
-        )
+        gains = [self._gain(self._use(chance, rank, kind), stretch, price) for rank, chance in enumerate(chances)]
+        breadth = max((rank + 1 for rank, gain in enumerate(gains) if gain > 0.0), default=0)
         if breadth:
             return Budget(self._depth(tools, asking, max(chances), price), breadth, said)
         if self._matches.seen((0,)) >= QUANTILES:
@@ -175,17 +184,18 @@ class AdaptiveSelector(Selector):
         prior = told if told < 1 else min(CERTAIN, self._ranks(kind)[min(candidate.rank, self._max_breadth - 1)])
         names = _names(prediction.source, prediction.probability, candidate.rank, kind)
         chance = candidate.reached * self._matches.of(names, prior)
-        if chance < LEAST_CHANCE:
+        use = self._use(chance, candidate.rank, kind) if candidate.level == 1 else chance
+        if use < LEAST_CHANCE:
             return 0.0
         # At deeper levels the tool that runs is still the real turn's.
         tools = self._tools.of(self._kind(_real_action(candidate)))
         if candidate.elapsed >= tools[-1]:
             tools = (2 * candidate.elapsed,)  # longer than all before: what has run long runs on
         stretch = self._stretch(tools, candidate.elapsed, candidate.level, 1.0)
-        if self._gain(chance, stretch, self._price(self._load())) <= 0.0:
+        if self._gain(use, stretch, self._price(self._load())) <= 0.0:
             return 0.0
-        self._chances += 0.1 * (chance - self._chances)
-        return chance
+        self._chances += 0.1 * (use - self._chances)
+        return max(chance, _NEVER)
 
     def observe(self, acted: History, record: TurnRecord) -> None:
         """Learns how long this turn took, and which of its predictions matched."""
@@ -197,6 +207,13 @@ class AdaptiveSelector(Selector):
             self._predictions.add(prediction.span.seconds)
         if record.late:
             self._predictions.add(1.5 * record.tool.seconds)  # at least the tool's time; how much more is unknown
+        if acted.episode in self._discarded and not record.hit:
+            assert acted.parent is not None
+            before = self._kind(acted.parent.last_action)
+            self._again.add([(), (before,)], record.accepted / record.draft if record.draft else 0.0)
+        self._discarded.discard(acted.episode)
+        if any(future.depth == 1 for future in record.futures):
+            self._discarded.add(acted.episode)
         beside, _ = self._begun.get(acted.episode, (1.0, 0))
         if record.generation is not None:
             self._generations.add(record.generation.seconds)
@@ -207,6 +224,7 @@ class AdaptiveSelector(Selector):
         """An episode is over: it no longer weighs on the engine's cache."""
         _, length = self._begun.pop(episode, (0.0, 0))
         self._live -= length
+        self._discarded.discard(episode)
 
     def _file(self, acted: History, running: float) -> None:
         """Writes down how many run beside an episode's generation, and how long the episode is by now."""
@@ -259,10 +277,17 @@ class AdaptiveSelector(Selector):
             self._deficits = known, tuple(values[QUANTILES // 2 :: QUANTILES])
         return self._deficits[1]
 
-    def _gain(self, chance: float, stretch: Stretch, price: Price) -> float:
+    def _use(self, chance: float, rank: int, kind: Hashable) -> float:
+        """How much of a generation on a prediction is expected to be of use: all of it, or as a draft.
+
+        One discarded generation a turn becomes a draft: that on the likeliest prediction.
+        """
+        return chance if rank else chance + (1 - chance) * self._again.of([(), (kind,)], PRIOR_AGAIN)
+
+    def _gain(self, use: float, stretch: Stretch, price: Price) -> float:
         """Expected seconds that a generation on a prediction saves all agents together."""
         lost = price.share * (stretch.runs + price.least)
-        return chance * stretch.hides * (1 - price.share) - self._caution * (1 - chance) * lost
+        return use * stretch.hides * (1 - price.share) - self._caution * (1 - use) * lost
 
     def _depth(self, tools: Sequence[float], asking: float, first: float, price: Price) -> int:
         generation = _median(self._generations.quantiles())
@@ -279,7 +304,7 @@ class AdaptiveSelector(Selector):
     def _price(self, load: EngineLoad) -> Price:
         """What one more sequence costs those that run, at the load of this moment and of late."""
         self._queue += 0.1 * (max(0, load.waiting - load.speculative) - self._queue)
-        if self._queue > QUEUE * max(1, load.running) or self._crowded(load):
+        if self._queue > max(ARRIVING, QUEUE * load.running) or self._crowded(load):
             return Price(1.0, 0.0)
         committed = max(0.0, load.running - load.speculative)
         others = 0.5 * (committed + min(self._running, float(load.running))) + self._chances * load.speculative

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from obsspec_gym.agents.history import History
@@ -35,12 +35,14 @@ class Collection:
         turns: The record of every turn, in the order in which they were decided.
         seconds: Wall seconds it took (batch latency).
         world_model_failures: How often the world model failed, by reason.
+        selector_failures: How often the selector failed over a prediction, by reason.
     """
 
     trajectories: tuple[Trajectory, ...]
     turns: tuple[TurnRecord, ...]
     seconds: float
     world_model_failures: dict[str, int]
+    selector_failures: dict[str, int] = field(default_factory=dict)
 
 
 def collect(
@@ -138,6 +140,7 @@ async def collect_async(
         turns=tuple(turns),
         seconds=clock() - started,
         world_model_failures=speculator.world_model_failures,
+        selector_failures=speculator.selector_failures,
     )
 
 

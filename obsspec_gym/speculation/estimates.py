@@ -21,7 +21,7 @@ KINDS = 1024
 
 
 class Rates:
-    """Frequencies of yes and no, each drawn towards that of the more general case until it is known itself.
+    """Frequencies of yes, or shares, each drawn towards that of the more general case until it is known itself.
 
     Args:
         weight: How many observations the more general case counts as.
@@ -35,22 +35,21 @@ class Rates:
 
     def __init__(self, weight: float = 6.0) -> None:
         self._weight = weight
-        self._seen: OrderedDict[Hashable, list[int]] = OrderedDict()
+        self._seen: OrderedDict[Hashable, tuple[int, float]] = OrderedDict()
 
-    def add(self, names: Iterable[Hashable], yes: bool) -> None:
-        """Counts an observation under each of its names."""
+    def add(self, names: Iterable[Hashable], yes: float) -> None:
+        """Counts an observation under each of its names: yes, no, or a share in [0, 1]."""
         for name in names:
-            counts = self._seen.setdefault(name, [0, 0])
-            counts[0] += 1
-            counts[1] += yes
+            count, before = self._seen.get(name, (0, 0.0))
+            self._seen[name] = count + 1, before + yes
             self._seen.move_to_end(name)
         while len(self._seen) > 16 * KINDS:
             self._seen.popitem(last=False)
 
     def seen(self, name: Hashable) -> int:
         """How many observations bear a name."""
-        counts = self._seen.get(name)
-        return 0 if counts is None else counts[0]
+        count, _ = self._seen.get(name, (0, 0.0))
+        return count
 
     def of(self, names: Iterable[Hashable], prior: float) -> float:
         """The rate under the last of some names, which go from the general to the special."""

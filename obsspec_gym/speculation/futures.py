@@ -8,14 +8,13 @@ tree, and everything else is cancelled at that moment.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from obsspec_gym.agents.generation import Generation
 from obsspec_gym.agents.history import History
+from obsspec_gym.speculation.predictor import Question
 from obsspec_gym.speculation.selector import Budget
 from obsspec_gym.types import Completion, Prediction
-
-Clock = Callable[[], float]
 
 
 class Future:
@@ -27,27 +26,28 @@ class Future:
             declined.
         prediction: What put it here; ``None`` at a root that was never predicted.
         rank: The prediction's place among those of the same outcome, from 0.
-        chance: The probability with which it was taken to come true when it was filed; 0 where the selector
+        chance: The probability with which it is taken to come true, given what is real; 0 where the selector
             declined to generate on it.
-        action_known: Clock time at which the action before the predicted observation was known.
-        prediction_started: Clock time at which the world model was asked.
+        prediction_started: Clock time at which the action before the predicted observation was known, and the world
+            model was asked.
         prediction_ready: Clock time at which the prediction was there.
         started: Clock time at which the generation was submitted.
         finished: Clock time at which the generation was done; ``None`` before.
         committed: Clock time at which the history became real; its submission's for one that was real at once.
         children: The futures after this one's action, by key.
-        branching: The task that predicts what follows this future's action; ``None`` before it is asked for.
+        branching: The question what follows this future's action; ``None`` before it is put.
         given_up: Whether it can no longer come true: nothing grows on it any more.
+        draft: Tokens that were given to the generation to verify.
     """
 
-    __slots__ = ("action_known", "branching", "chance", "children", "committed", "finished", "generation", "given_up",
+    __slots__ = ("branching", "chance", "children", "committed", "draft", "finished", "generation", "given_up",
                  "history", "prediction", "prediction_ready", "prediction_started", "rank", "started")  # fmt: skip
 
     def __init__(
         self,
         history: History,
         generation: Generation | None,
-        clock: Clock,
+        now: float,
         prediction: Prediction | None = None,
         rank: int = 0,
         chance: float = 1.0,
@@ -57,23 +57,22 @@ class Future:
         self.prediction = prediction
         self.rank = rank
         self.chance = chance
-        self.started = clock()
-        self.committed = self.started
-        self.action_known = self.prediction_started = self.prediction_ready = self.started
+        self.started = self.committed = self.prediction_started = self.prediction_ready = now
         self.finished: float | None = None
         self.children: dict[bytes, Future] = {}
-        self.branching: asyncio.Task[None] | None = None
+        self.branching: Question | None = None
         self.given_up = False
+        self.draft = 0
         if generation is not None:
-            generation.add_done_callback(lambda: self._finish(clock))
+            generation.add_done_callback(self._finish)
 
-    def begin(self, chance: float, generation: Generation, clock: Clock) -> None:
+    def begin(self, chance: float, generation: Generation, now: float) -> None:
         """Generates what was declined before."""
-        self.chance, self.generation, self.started = chance, generation, clock()
-        generation.add_done_callback(lambda: self._finish(clock))
+        self.chance, self.generation, self.started = chance, generation, now
+        generation.add_done_callback(self._finish)
 
-    def _finish(self, clock: Clock) -> None:
-        self.finished = clock()
+    def _finish(self) -> None:
+        self.finished = asyncio.get_running_loop().time()
 
     @property
     def usable(self) -> bool:
@@ -157,9 +156,11 @@ class Futures:
         kept = came_true if came_true is not None and came_true.usable and not ends else None
         discarded = self._discard_children(keep=kept)
         if kept is not None:
-            kept.chance = 1.0
+            reached = kept.chance
+            for number, future in enumerate(kept.walk()):
+                future.chance = min(1.0, future.chance / reached)  # given that this much has come true
+                self.size = number
             self.root = kept
-            self.size = sum(1 for _ in kept.walk()) - 1
         return kept, discarded
 
     def replace_root(self, root: Future) -> None:

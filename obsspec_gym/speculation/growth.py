@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections import Counter
+from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
 from typing import Any
 
 from obsspec_gym.agents.generation import Generation
@@ -24,6 +26,9 @@ class Growth:
         predictor: Predicts observations.
         selector: Says which predictions are worth generating on.
         generate: Starts the speculative generation after a history.
+
+    Attributes:
+        selector_failures: How often the selector failed over a prediction, by reason: it counts as declined.
     """
 
     def __init__(
@@ -34,6 +39,7 @@ class Growth:
         self._selector = selector
         self._generate = generate
         self._tasks: set[asyncio.Task[None]] = set()
+        self.selector_failures: Counter[str] = Counter()
 
     def begin(self, futures: Futures, acted: History) -> asyncio.Task[None] | None:
         """Asks what ``acted`` brings; what goes on below that is the task that is returned, if there is any."""
@@ -52,20 +58,21 @@ class Growth:
     def _ask(self, futures: Futures, future: Future, acted: History) -> None:
         """Has the world model predict what ``acted`` brings, and generates ahead on its predictions."""
         if future.branching is None:
-            known = asyncio.get_running_loop().time()
-            future.branching = self._spawn(self._branch(futures, future, acted, known))
+            file = partial(self._file, futures, future, acted)
+            future.branching = self._predictor.ask(acted, futures.budget.breadth, file)
             return
         # It was asked when ``acted`` was less certain, and predictions may have been declined for that.
         for child in future.children.values():
             if child.generation is None and child.prediction is not None and not child.prediction.ends:
                 chance = self._chance(futures, future, acted, child.prediction, child.rank)
                 if chance > 0:
-                    child.begin(chance, self._generate(child.history), asyncio.get_running_loop().time)
+                    child.begin(chance, self._generate(child.history), asyncio.get_running_loop().time())
 
     async def _grow(self, futures: Futures, future: Future) -> None:
         """Goes on below a future's predictions, once they are there."""
-        assert future.branching is not None
-        await asyncio.wait({future.branching})
+        if future.branching is None:
+            return  # the world model is left alone
+        await future.branching.wait()
         below = [
             self._grow_below(futures, child, child.generation)
             for child in future.children.values()
@@ -86,12 +93,10 @@ class Growth:
         if futures.level(acted) < futures.budget.depth:
             await self._grow(futures, future)
 
-    async def _branch(self, futures: Futures, parent: Future, acted: History, known: float) -> None:
-        """Asks the world model and files a future for each of its predictions."""
-        loop = asyncio.get_running_loop()
-        asked = loop.time()
-        predictions = await self._predictor.predict(acted, futures.budget.breadth)
-        ready = loop.time()
+    def _file(self, futures: Futures, parent: Future, acted: History, predictions: Sequence[Prediction]) -> None:
+        """Files a future for each of the predictions of what ``acted`` brings."""
+        assert parent.branching is not None
+        asked, ready = parent.branching.asked, asyncio.get_running_loop().time()
         for rank, prediction in enumerate(predictions):
             if futures.full:
                 return
@@ -100,7 +105,7 @@ class Growth:
             except Exception as error:  # noqa: BLE001 - boundary I4: an unusable prediction costs only itself
                 self._predictor.reject(f"unusable prediction: {type(error).__name__}: {error}")
                 continue
-            future.action_known, future.prediction_started, future.prediction_ready = known, asked, ready
+            future.prediction_started, future.prediction_ready = asked, ready
             futures.add(parent, future)
 
     def _possible(self, futures: Futures, parent: Future, acted: History, prediction: Prediction, rank: int) -> Future:
@@ -109,13 +114,17 @@ class Growth:
         tokens = () if prediction.ends else self._policy.encode_observation(acted, prediction.observation)
         history = acted.observe(prediction.observation, tokens, prediction.visible)
         generation = None if prediction.ends or chance <= 0 else self._generate(history)
-        return Future(history, generation, asyncio.get_running_loop().time, prediction, rank, chance)
+        return Future(history, generation, asyncio.get_running_loop().time(), prediction, rank, chance)
 
     def _chance(self, futures: Futures, parent: Future, acted: History, prediction: Prediction, rank: int) -> float:
         elapsed = asyncio.get_running_loop().time() - futures.began
-        return self._selector.chance(
-            Candidate(acted, prediction, rank, futures.level(acted), parent.chance, elapsed, futures.budget)
-        )
+        level = futures.level(acted)
+        candidate = Candidate(acted, prediction, rank, level, parent.chance, elapsed, futures.budget)
+        try:
+            return self._selector.chance(candidate)
+        except Exception as error:  # noqa: BLE001 - boundary: what cannot be weighed is declined, and told by its name
+            self.selector_failures[f"{type(error).__name__}: {error}"] += 1
+            return 0.0
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work)

@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections import Counter, deque
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,6 +19,8 @@ from obsspec_gym.agents.world_model.base import WorldModel
 from obsspec_gym.agents.world_model.calibration import outcome_key
 from obsspec_gym.errors import InvalidArgumentError
 from obsspec_gym.types import Action, Prediction, Transition
+
+Deliver = Callable[[list[Prediction]], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +64,38 @@ class _Breaker:
         self.in_a_row = 0
 
 
+class Question:
+    """A question that was put to the world model. Its answer is delivered, unless it is given up before.
+
+    Attributes:
+        asked: Clock time at which it was put.
+        deliver: Takes the answer; ``None`` once the question is answered, has failed or was given up.
+        task: The world model at work on it.
+    """
+
+    __slots__ = ("asked", "deliver", "task")
+
+    def __init__(self, asked: float, deliver: Deliver) -> None:
+        self.asked = asked
+        self.deliver: Deliver | None = deliver
+        self.task: asyncio.Task[None] | None = None
+
+    def done(self) -> bool:
+        """Whether nothing more comes of it."""
+        return self.deliver is None
+
+    def cancel(self) -> None:
+        """Gives it up. Nobody waits for the world model: one that ignores its cancellation holds up nothing."""
+        self.deliver = None
+        if self.task is not None:
+            self.task.cancel()
+
+    async def wait(self) -> None:
+        """Waits until the world model is done with it."""
+        if self.task is not None:
+            await asyncio.wait({self.task})
+
+
 class Predictor:
     """A world model behind a deadline and a circuit breaker.
 
@@ -77,6 +111,8 @@ class Predictor:
         self._world_model = world_model
         self._patience = patience or Patience()
         self._breaker = _Breaker(self._patience)
+        self._asked: deque[Question] = deque()  # the first has the first deadline: all have the same time
+        self._timer: asyncio.TimerHandle | None = None
         self.failures: Counter[str] = Counter()
 
     @property
@@ -84,57 +120,98 @@ class Predictor:
         """Whether the world model is being left alone at this moment."""
         return not self._breaker.closed(asyncio.get_running_loop().time())
 
-    async def predict(self, acted: History, breadth: int) -> list[Prediction]:
-        """At most ``breadth`` distinct predictions of what the last action of ``acted`` brings; never raises.
+    def ask(self, acted: History, breadth: int, deliver: Deliver) -> Question | None:
+        """Asks what the last action of ``acted`` brings; never raises.
 
-        Cancelling it cancels the call, and returns at once even if the world model does not react.
+        Args:
+            acted: A history that ends in an action.
+            breadth: How many predictions at most.
+            deliver: Is called with the predictions, distinct ones, if they come in time.
+
+        Returns:
+            The question; ``None`` where the world model is left alone at this moment.
         """
         loop = asyncio.get_running_loop()
-        if not self._breaker.closed(loop.time()) or acted.parent is None:
-            return []
-        call = loop.create_task(self._ask(acted.parent, acted.last_action, breadth))
-        try:
-            await asyncio.wait({call}, timeout=self._patience.deadline)
-        finally:
-            # Cancelled without being awaited: one that ignores its cancellation must not hold up the turn.
-            call.cancel()
-            call.add_done_callback(_retrieve)
-        if not call.done():
-            return self._give_up(f"no prediction within {self._patience.deadline:g} s")
-        if call.cancelled():
-            return self._give_up("the world model cancelled itself")
-        error = call.exception()
-        if error is not None:
-            return self._give_up(f"{type(error).__name__}: {error}")
-        self._breaker.succeeded()
-        return call.result()
+        now = loop.time()
+        if not self._breaker.closed(now) or acted.parent is None:
+            return None
+        question = Question(now, deliver)
+        question.task = loop.create_task(self._answer(question, acted.parent, acted.last_action, breadth))
+        while self._asked and self._asked[0].done():
+            self._asked.popleft()
+        self._asked.append(question)
+        if self._timer is None:
+            self._timer = loop.call_at(now + self._patience.deadline, self._expire)
+        return question
 
-    async def _ask(self, history: History, action: Action, breadth: int) -> list[Prediction]:
-        predictions = await self._world_model.predict(history, action, breadth)
-        if len(predictions) == 1 and isinstance(predictions[0], Prediction):
-            return list(predictions)
-        distinct: dict[bytes, Prediction] = {}
-        for prediction in predictions:
-            if not isinstance(prediction, Prediction):
-                raise TypeError(f"a world model returns Predictions, got {type(prediction).__name__}")
-            distinct.setdefault(outcome_key(prediction), prediction)
-        return list(distinct.values())[:breadth]
+    async def _answer(self, question: Question, history: History, action: Action, breadth: int) -> None:
+        """Has the world model predict, and delivers what it says if anybody still wants it."""
+        predictions: list[Prediction] = []
+        failure = None
+        try:
+            predictions = _distinct(await self._world_model.predict(history, action, breadth), breadth)
+        except asyncio.CancelledError:
+            if question.done():
+                raise
+            failure = "the world model cancelled itself"
+        except Exception as error:  # noqa: BLE001 - boundary I4: a broken world model never stops a rollout
+            failure = f"{type(error).__name__}: {error}"
+        deliver, question.deliver = question.deliver, None
+        if deliver is None:
+            return
+        if failure is not None:
+            self.reject(failure)
+            return
+        self._breaker.succeeded()
+        deliver(predictions)
+
+    def _expire(self) -> None:
+        """Gives up what has passed its deadline, and looks again at that of the next."""
+        loop = asyncio.get_running_loop()
+        deadline = self._patience.deadline
+        while self._asked and (self._asked[0].done() or self._asked[0].asked + deadline <= loop.time()):
+            question = self._asked.popleft()
+            if not question.done():
+                question.cancel()
+                self.reject(f"no prediction within {deadline:g} s")
+        self._timer = loop.call_at(self._asked[0].asked + deadline, self._expire) if self._asked else None
 
     def observe(self, transition: Transition) -> None:
         """Passes on what really happened; a world model that cannot take it is counted as failing."""
         try:
             self._world_model.observe(transition)
         except Exception as error:  # noqa: BLE001 - boundary I4: a broken world model never stops a rollout
-            self._give_up(f"observe: {type(error).__name__}: {error}")
+            self.reject(f"observe: {type(error).__name__}: {error}")
 
     def reject(self, reason: str) -> None:
-        """Counts a prediction that could not be used."""
-        self._give_up(reason)
-
-    def _give_up(self, reason: str) -> list[Prediction]:
+        """Counts a failure: no prediction, or one that could not be used."""
         self.failures[reason] += 1
         self._breaker.failed(asyncio.get_running_loop().time())
-        return []
+
+    def close(self) -> None:
+        """Gives up every question. Idempotent."""
+        for question in self._asked:
+            question.cancel()
+        self._asked.clear()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+
+def _distinct(predictions: Sequence[Prediction], count: int) -> list[Prediction]:
+    """The first of the predictions that differ.
+
+    Raises:
+        TypeError: If one is none.
+    """
+    if len(predictions) == 1 and isinstance(predictions[0], Prediction):
+        return list(predictions)
+    distinct: dict[bytes, Prediction] = {}
+    for prediction in predictions:
+        if not isinstance(prediction, Prediction):
+            raise TypeError(f"a world model returns Predictions, got {type(prediction).__name__}")
+        distinct.setdefault(outcome_key(prediction), prediction)
+    return list(distinct.values())[:count]
 
 
 class CallableWorldModel:
@@ -216,8 +293,3 @@ def _in_daemon_thread(function: Callable[..., Any], *arguments: Any) -> Awaitabl
 
     threading.Thread(target=work, name="obsspec-world-model", daemon=True).start()
     return future
-
-
-def _retrieve(call: asyncio.Task[Any]) -> None:
-    if not call.cancelled():
-        call.exception()

@@ -115,6 +115,8 @@ class TurnRecord:
         reason: The selector's reason.
         kind: What kind of command the action was (see :func:`~obsspec_gym.speculation.command_kind.command_kind`).
         key: The history the action was generated for. Keys tell histories apart within a run, and mean nothing else.
+        draft: Tokens that a discarded future had left for this generation to verify.
+        accepted: How many of them it sampled as well.
     """
 
     episode: EpisodeId
@@ -135,6 +137,8 @@ class TurnRecord:
     reason: str = ""
     kind: str = ""
     key: str = ""
+    draft: int = 0
+    accepted: int = 0
 
     @property
     def hidden_seconds(self) -> float:

@@ -3,25 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from obsspec_gym.agents.history import History
 from obsspec_gym.speculation.command_kind import command_kind
-from obsspec_gym.speculation.futures import Future, Futures
+from obsspec_gym.speculation.futures import Future, completion_of
 from obsspec_gym.speculation.record import Fate, FutureRecord, PredictionRecord, Span, TurnRecord, is_empty
 from obsspec_gym.speculation.selector import Budget
 from obsspec_gym.types import EpisodeId, Outcome
 
 
-@dataclass(frozen=True, slots=True)
-class _OpenTurn:
-    root: Future
-    budget: Budget
-    tool_started: float
-
-
 class TurnRecorder:
-    """Keeps what is known of the turns under way.
+    """Keeps what was given up before its turn has ended.
 
     Args:
         on_turn: Is called with each record; ``None`` for nobody.
@@ -29,12 +21,7 @@ class TurnRecorder:
 
     def __init__(self, on_turn: Callable[[TurnRecord], None] | None) -> None:
         self._on_turn = on_turn
-        self._open: dict[EpisodeId, _OpenTurn] = {}
         self._dropped: dict[EpisodeId, list[Future]] = {}
-
-    def begin(self, futures: Futures, acted: History, budget: Budget, now: float) -> None:
-        """A tool starts."""
-        self._open[acted.episode] = _OpenTurn(futures.root, budget, now)
 
     def drop(self, episode: EpisodeId, futures: Sequence[Future]) -> None:
         """Futures are given up before their turn has ended; they are written down with it."""
@@ -43,17 +30,29 @@ class TurnRecorder:
 
     def end(
         self,
-        acted: History,
+        root: Future,
         real: History,
         outcome: Outcome,
+        budget: Budget,
+        tool: Span,
         children: Sequence[Future],
         discarded: Sequence[Future],
         late: bool,
-        now: float,
     ) -> TurnRecord:
-        """A tool has ended and its predictions are verified."""
-        turn = self._open.pop(acted.episode)
-        root = turn.root
+        """A tool has ended and its predictions are verified.
+
+        Args:
+            root: The future of the turn's action.
+            real: The history that ends in the real observation.
+            outcome: What really happened.
+            budget: How far the turn might speculate.
+            tool: The tool's run.
+            children: The futures of what was predicted.
+            discarded: The futures that did not come true.
+            late: Whether the world model has not answered.
+        """
+        acted, now = real.parent, tool.end
+        assert acted is not None
         decided = [*self._dropped.pop(acted.episode, ()), *discarded]
         hit = root.prediction is not None and root.generation is not None
         record = TurnRecord(
@@ -63,18 +62,20 @@ class TurnRecorder:
             tokens=len(acted.segment),
             hit=hit,
             committed=root.committed,
-            action_known=root.action_known,
+            action_known=root.prediction_started,
             prediction=Span(root.prediction_started, root.prediction_ready) if hit else None,
-            tool=Span(turn.tool_started, now),
+            tool=tool,
             ends=outcome.ends,
             predictions=tuple(_verified(child, real, outcome) for child in children),
             late=int(late),
             futures=tuple(_decided(future, acted.turn, now) for future in decided if future.generation),
-            depth=turn.budget.depth,
-            breadth=turn.budget.breadth,
-            reason=turn.budget.reason,
+            depth=budget.depth,
+            breadth=budget.breadth,
+            reason=budget.reason,
             kind=command_kind(acted.value),
             key=_key(root.history),
+            draft=root.draft,
+            accepted=_accepted(root),
         )
         if self._on_turn is not None:
             self._on_turn(record)
@@ -82,13 +83,17 @@ class TurnRecorder:
 
     def forget(self, episode: EpisodeId) -> None:
         """The episode is over."""
-        self._open.pop(episode, None)
         self._dropped.pop(episode, None)
 
 
 def _generated(future: Future, now: float) -> Span:
     """Its generation, as far as it has come."""
     return Span(future.started, now if future.finished is None else future.finished)
+
+
+def _accepted(future: Future) -> int:
+    completion = completion_of(future)
+    return 0 if completion is None else completion.accepted_draft_tokens
 
 
 def _verified(child: Future, real: History, outcome: Outcome) -> PredictionRecord:

@@ -22,7 +22,7 @@ from obsspec_gym.speculation.futures import Future, Futures, completion_of
 from obsspec_gym.speculation.growth import Growth
 from obsspec_gym.speculation.next_action import NextAction, TurnResult
 from obsspec_gym.speculation.predictor import Patience, Predictor, as_world_model
-from obsspec_gym.speculation.record import TurnRecord
+from obsspec_gym.speculation.record import Span, TurnRecord
 from obsspec_gym.speculation.recorder import TurnRecorder
 from obsspec_gym.speculation.selector import Off, Selector
 from obsspec_gym.types import (
@@ -30,6 +30,7 @@ from obsspec_gym.types import (
     EpisodeId,
     Observation,
     Outcome,
+    Prediction,
     Priority,
     TokenIds,
     Transition,
@@ -105,6 +106,11 @@ class Speculator:
         """How often the world model failed, by reason."""
         return dict(self._predictor.failures) if self._predictor else {}
 
+    @property
+    def selector_failures(self) -> dict[str, int]:
+        """How often the selector failed over a prediction, by reason."""
+        return dict(self._growth.selector_failures) if self._growth else {}
+
     def futures(self, episode: EpisodeId) -> Futures | None:
         """The futures of an episode under way."""
         return self._episodes.get(episode)
@@ -148,7 +154,6 @@ class Speculator:
             futures = self._enter(history)
             acted = self._act(futures, action)
             futures.budget, futures.began = self._selector.budget(acted), loop.time()
-            self._recorder.begin(futures, acted, futures.budget, futures.began)
             growth = self._growth.begin(futures, acted) if self._growth else None
             try:
                 outcome = _as_outcome(await tool)
@@ -164,16 +169,16 @@ class Speculator:
     def _commit(self, futures: Futures, acted: History, outcome: Outcome) -> TurnResult:
         """Verifies the predictions; keeps the future that came true, or generates from the truth."""
         now = asyncio.get_running_loop().time()
-        children = list(futures.root.children.values())
-        late = futures.root.branching is not None and not futures.root.branching.done()
-        tokens = () if outcome.ends else self.policy.encode_observation(acted, outcome.observation)
-        real = acted.observe(outcome.observation, tokens, outcome.visible)
+        root, tool = futures.root, Span(futures.began, now)
+        children = list(root.children.values())
+        late = root.branching is not None and not root.branching.done()
+        real = self._observed(acted, outcome, children)
         kept, discarded = futures.commit(real, outcome.ends)
         futures.began = now  # what comes in from here on is about a tool that has not begun
-        record = self._recorder.end(acted, real, outcome, children, discarded, late, now)
+        record = self._recorder.end(root, real, outcome, futures.budget, tool, children, discarded, late)
         self._selector.observe(acted, record)
         if self._predictor is not None:
-            self._predictor.observe(Transition(acted, outcome, record.tool.seconds))
+            self._predictor.observe(Transition(acted, outcome, tool.seconds))
         if outcome.ends:
             self.end(acted.episode)
             return TurnResult(outcome.observation, None)
@@ -184,8 +189,18 @@ class Speculator:
             kept.generation.promote()
         return TurnResult(outcome.observation, self._handle(futures.root, hit=kept is not None))
 
+    def _observed(self, acted: History, outcome: Outcome, children: Sequence[Future]) -> History:
+        """The history with the real observation: that of the prediction that came true, or a new one."""
+        for child in children:  # the same text need not be encoded again
+            if _foretold(child.prediction, outcome) and child.history.parent == acted:
+                return child.history
+        tokens = () if outcome.ends else self.policy.encode_observation(acted, outcome.observation)
+        return acted.observe(outcome.observation, tokens, outcome.visible)
+
     def _real(self, history: History, draft: TokenIds = ()) -> Future:
-        return Future(history, self._generate(history, Priority.COMMITTED, draft), _clock())
+        future = Future(history, self._generate(history, Priority.COMMITTED, draft), _now())
+        future.draft = len(draft)
+        return future
 
     def _generate(self, history: History, priority: Priority, draft: TokenIds = ()) -> Generation:
         seed = turn_seed(self._run_seed, self._policy_step, history.episode, history.turn)
@@ -197,7 +212,7 @@ class Speculator:
         if futures is None or futures.root.history != history:
             if futures is not None:
                 futures.close()
-            futures = Futures(Future(history, None, _clock()), self._max_futures)
+            futures = Futures(Future(history, None, _now()), self._max_futures)
             self._episodes[history.episode] = futures
         return futures
 
@@ -234,7 +249,9 @@ class Speculator:
         """Ends every episode and waits for what was cancelled. Idempotent."""
         for episode in list(self._episodes):
             self.end(episode)
-        if self._growth:
+        if self._predictor is not None:
+            self._predictor.close()
+        if self._growth is not None:
             await self._growth.close()
 
     def _handle(self, root: Future, hit: bool) -> NextAction:
@@ -244,6 +261,14 @@ class Speculator:
 
 def _as_outcome(result: Outcome | Observation) -> Outcome:
     return result if isinstance(result, Outcome) else Outcome(result)
+
+
+def _foretold(prediction: Prediction | None, outcome: Outcome) -> bool:
+    """Whether a prediction is, text for text, what happened."""
+    if prediction is None or prediction.ends or outcome.ends:
+        return False
+    told, came = prediction.observation, outcome.observation
+    return type(told) is type(came) is str and told == came and prediction.visible is None and outcome.visible is None
 
 
 def _same_action(left: Action, right: Action) -> bool:
@@ -260,5 +285,5 @@ def _best_draft(discarded: Sequence[Future]) -> TokenIds:
     return max(drafts, key=lambda draft: (bool(draft[1]), draft[0]), default=(0.0, ()))[1]
 
 
-def _clock() -> Callable[[], float]:
-    return asyncio.get_running_loop().time
+def _now() -> float:
+    return asyncio.get_running_loop().time()

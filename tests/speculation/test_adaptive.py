@@ -11,11 +11,12 @@ from obsspec_gym.agents.history import History
 from obsspec_gym.benchmarks.selectors import Cell, grid, run_cell
 from obsspec_gym.errors import InvalidArgumentError
 from obsspec_gym.speculation.adaptive import AdaptiveSelector
-from obsspec_gym.speculation.record import PredictionRecord, Span, TurnRecord
+from obsspec_gym.speculation.record import Fate, FutureRecord, PredictionRecord, Span, TurnRecord
 from obsspec_gym.speculation.selector import Budget, Candidate
 from obsspec_gym.types import EpisodeId, Prediction
 
 EPISODE = EpisodeId("task")
+DISCARDED = FutureRecord(Span(0.0, 1.0), Fate.DISCARDED, 10, 1)
 
 
 def acted(command: str = "make") -> History:
@@ -33,7 +34,7 @@ def teach(
     times: int = 40,
 ) -> AdaptiveSelector:
     """Has it see so many turns of one kind."""
-    history = acted(command)
+    history = acted("ls").observe("out").act(command)
     for turn in range(times):
         selector.budget(history)
         record = TurnRecord(
@@ -43,6 +44,7 @@ def teach(
                 PredictionRecord("model", 1.0, Span(0.0, asking), matched and rank == 0, False, rank=rank)
                 for rank in range(4)
             ),
+            futures=() if matched else (DISCARDED,),
         )  # fmt: skip
         selector.observe(history, record)
     return selector
@@ -104,10 +106,25 @@ def test_a_busy_engine_is_left_alone() -> None:
     assert selector.chance(candidate()) == 0.0
 
 
+def test_what_a_wrong_guess_leaves_as_a_draft_is_worth_something() -> None:
+    def after(selector: AdaptiveSelector, accepted: int) -> float:
+        following = acted().observe("out").act("make")
+        for _ in range(40):
+            record = TurnRecord(EPISODE, 1, Span(3.0, 4.0), 50, False, 4.0, 0.0, None, Span(4.0, 6.0), False,
+                                futures=(DISCARDED,), draft=10, accepted=accepted)  # fmt: skip
+            selector.observe(following, record)
+        selector.attach(lambda: EngineLoad(running=8))
+        return selector.chance(candidate())
+
+    wrong = [teach(AdaptiveSelector(), matched=False, times=120) for _ in range(2)]
+    assert after(wrong[0], accepted=0) == 0.0
+    assert 0.0 < after(wrong[1], accepted=9) < 0.1  # as improbable as before, and generated all the same
+
+
 def test_deeper_futures_are_worth_less() -> None:
     selector = teach(AdaptiveSelector())
     assert selector.chance(candidate()) > selector.chance(candidate(level=1, reached=0.5)) > 0
-    assert selector.chance(candidate(reached=0.001)) == 0.0
+    assert selector.chance(replace(candidate(reached=0.001), rank=1)) == 0.0
 
 
 def test_a_budget_that_only_compares_generates_nothing() -> None:

@@ -10,6 +10,7 @@ from typing import Any, Protocol, runtime_checkable
 from obsspec_gym.agents.history import History
 from obsspec_gym.agents.world_model.base import WorldModel
 from obsspec_gym.agents.world_model.calibration import capped, outcome_key
+from obsspec_gym.agents.world_model.punctuality import Punctuality
 from obsspec_gym.errors import InvalidArgumentError
 from obsspec_gym.types import Action, Prediction, Transition
 
@@ -33,6 +34,10 @@ class CascadeWorldModel:
     The models are asked in order until there are ``n`` predictions, the best of them with a probability of at
     least ``sure``. Equal outcomes are merged (the higher probability stands), probabilities are those the models
     calibrated themselves, and each model is told of every transition: a model verifies what it had predicted.
+
+    A model that is hardly ever done before the caller gives up, as on a machine that is busy, or for tools that are
+    quick, is asked only now and then (see :class:`~obsspec_gym.agents.world_model.punctuality.Punctuality`): its
+    computing would only slow the others down. The first is always asked.
 
     A model that raises or exceeds its ``patience`` loses only its own share: what the models before it said
     stands. Where nobody said anything, the error is raised, so that the caller can count it.
@@ -69,6 +74,7 @@ class CascadeWorldModel:
         self._sure = sure
         self._min_probability = min_probability
         self._patience = patience
+        self._punctuality = tuple(Punctuality() for _ in self._models)
         self.failures: Counter[int] = Counter()
 
     @property
@@ -84,12 +90,18 @@ class CascadeWorldModel:
         """
         merged: list[Prediction] = []
         error: Exception | None = None
-        for index, model in enumerate(self._models):
+        for index, (model, punctuality) in enumerate(zip(self._models, self._punctuality, strict=True)):
             if len(merged) >= n and merged[0].probability >= self._sure:
                 break
+            if index and not punctuality.worth_asking(action):
+                continue
             try:
                 async with asyncio.timeout(self._patience):
                     new = await model.predict(history, action, n, partial)
+                punctuality.note(action, in_time=True)
+            except asyncio.CancelledError:
+                punctuality.note(action, in_time=False)
+                raise
             except Exception as failure:  # noqa: BLE001 - the boundary to users' models: one may fail alone (I4)
                 self.failures[index] += 1
                 error = failure

@@ -12,6 +12,7 @@ from obsspec_gym.agents.world_model.base import WorldModel
 from obsspec_gym.agents.world_model.cascade import CascadeWorldModel
 from obsspec_gym.agents.world_model.memory import MemoryWorldModel
 from obsspec_gym.errors import InvalidArgumentError
+from obsspec_gym.speculation.clock import run_virtual
 from obsspec_gym.types import Action, EpisodeId, Outcome, Prediction, Transition
 
 START = History.start(EpisodeId("t"), "do it")
@@ -70,6 +71,33 @@ def test_a_failing_model_costs_only_its_own_share() -> None:
         ask(CascadeWorldModel([says(), failing]))
     unsure = CascadeWorldModel([says(("a", 0.1)), failing])
     assert [p.observation for p in ask(unsure)] == ["a"]
+
+
+def test_a_model_that_is_always_late_is_asked_now_and_then_and_the_first_always() -> None:
+    delay = 0.0
+
+    async def behave(history: History, action: Action, n: int, partial: str) -> list[Prediction]:
+        await asyncio.sleep(delay)
+        return [Prediction("b", False, 0.9, "lm")]
+
+    slow = ScriptedWorldModel(behave)
+
+    async def main(seconds: float, times: int) -> int:
+        nonlocal delay
+        calls, delay = len(slow.calls), seconds
+        for _ in range(times):
+            question = asyncio.ensure_future(cascade.predict(START, "ls", 1))
+            await asyncio.wait({question}, timeout=1.0)  # then the tool has ended
+            question.cancel()
+            await asyncio.wait({question})
+        return len(slow.calls) - calls
+
+    first = says()
+    cascade = CascadeWorldModel([first, slow])
+    assert run_virtual(main(0.5, times=40)) == 40
+    assert run_virtual(main(5.0, times=40)) < 15
+    assert run_virtual(main(0.5, times=60)) > 20  # it has been noticed that it is in time again
+    assert len(first.calls) == 140
 
 
 def test_patience_ends_a_hanging_model() -> None:
