@@ -7,7 +7,7 @@ export HF_HUB_OFFLINE ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-docker check format image pair clean
+.PHONY: help demo test test-docker test-vllm soak check format image pair clean
 
 help: ## Show what can be made.
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -20,6 +20,13 @@ test: $(VENV)/.dev ## Run the test suite.
 
 test-docker: $(VENV)/.dev ## Run the Docker tests with a daemon of their own (as root; installs docker.io if missing).
 	tests/docker/run
+
+test-vllm: ## Run the vLLM tests in an environment of their own (.venv-vllm: vLLM's CPU build, 4 GB).
+	tests/vllm/run
+
+soak: $(VENV)/.dev ## What takes longer: trainings killed 20 times, sandboxes whose owners are killed.
+	OBSSPEC_KILLS=20 $(BIN)/python -m pytest tests/training/test_resume.py -k killed
+	$(BIN)/python benchmarks/soak.py
 
 check: $(VENV)/.dev ## Lint, check types and imports.
 	$(BIN)/ruff check .
@@ -41,7 +48,7 @@ pair: $(VENV)/.dev ## Train the shipped policy and world model anew (about an ho
 	$(BIN)/python -m agents.recipe
 
 clean: ## Remove what was made.
-	rm -rf $(VENV) runs build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-vllm runs build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 # The stamps name what an environment was set up for; pip installs only what is missing.
 $(BIN)/python:

@@ -11,7 +11,7 @@ from obsspec_gym.agents.dialogue import CompactDialogue, Dialogue, is_compact
 from obsspec_gym.agents.engine.base import Engine, EngineLoad
 from obsspec_gym.agents.generation import Generation
 from obsspec_gym.agents.history import History
-from obsspec_gym.agents.loading import context_length, load_engine, load_tokenizer, model_directory
+from obsspec_gym.agents.loading import EngineName, context_length, load_engine, load_tokenizer, model_directory
 from obsspec_gym.agents.tokens import TextCodec, Tokenizer
 from obsspec_gym.agents.tool_calls import ToolCallDialogue
 from obsspec_gym.errors import InvalidArgumentError
@@ -189,7 +189,7 @@ class LMPolicy:
 def load_policy(
     source: str | Path = "shipped",
     *,
-    engine: Engine | None = None,
+    engine: Engine | EngineName = "transformers",
     driver: DriverName = "thread",
     dtype: DtypeName = "float32",
     sampling: Sampling | None = None,
@@ -200,8 +200,8 @@ def load_policy(
 
     Args:
         source: ``"shipped"`` (the tiny policy that comes with this package), or a local model directory.
-        engine: Generates instead of an embedded engine on that directory; it stays the caller's. Without it,
-            closing the policy closes the engine.
+        engine: Which engine to load on that directory: closing the policy closes it. Or one that generates
+            instead; it stays the caller's.
         driver: Who runs the embedded engine's steps.
         dtype: What the embedded engine computes in.
         sampling: How completions are drawn.
@@ -215,14 +215,15 @@ def load_policy(
     directory = model_directory(source, "policy")
     tokenizer = load_tokenizer(directory)
     dialogue = dialogue_for(tokenizer, system_prompt)  # before the weights: what is refused has loaded nothing
+    owned = isinstance(engine, str)
     return LMPolicy(
-        engine if engine is not None else load_engine(directory, driver=driver, dtype=dtype),
+        load_engine(directory, engine=engine, driver=driver, dtype=dtype) if isinstance(engine, str) else engine,
         tokenizer,
         sampling=sampling,
         dialogue=dialogue,
         context_length=context_length(directory),
         max_turns=max_turns,
-        owns_engine=engine is None,
+        owns_engine=owned,
     )
 
 

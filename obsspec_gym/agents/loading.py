@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
 from obsspec_gym.agents.tokens import Tokenizer
 from obsspec_gym.errors import InvalidArgumentError, MissingExtraError
@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 
 SHIPPED = Path(__file__).parent / "shipped"
 """Where the models that come with this package lie."""
+
+EngineName = Literal["transformers", "vllm"]
+"""Engines that are made from a model directory: the embedded one, and vLLM in this program."""
 
 
 def model_directory(source: str | Path, role: Literal["policy", "world_model"]) -> Path:
@@ -66,12 +69,35 @@ def context_length(directory: Path) -> int:
     return length
 
 
-def load_engine(directory: Path, *, driver: DriverName, dtype: DtypeName) -> Engine:
-    """The embedded engine on a model directory.
+def load_engine(
+    directory: Path,
+    *,
+    engine: EngineName = "transformers",
+    driver: DriverName = "thread",
+    dtype: DtypeName = "float32",
+    **options: Any,
+) -> Engine:
+    """An engine on a model directory.
+
+    Args:
+        directory: The model's.
+        engine: Which one.
+        driver: Who runs the embedded engine's steps; vLLM has a process of its own.
+        dtype: What it computes in.
+        **options: Further arguments of that engine.
 
     Raises:
-        MissingExtraError: If torch or transformers is not installed.
+        InvalidArgumentError: If there is no such engine, or it does not compute in ``dtype``.
+        MissingExtraError: If what it needs is not installed.
     """
-    from obsspec_gym.agents.engine.transformers import TransformersEngine
+    if engine == "transformers":
+        from obsspec_gym.agents.engine.transformers import TransformersEngine
 
-    return TransformersEngine(directory, driver=driver, dtype=dtype)
+        return TransformersEngine(directory, driver=driver, dtype=dtype, **options)
+    if engine != "vllm":
+        raise InvalidArgumentError(f"engine must be one of {', '.join(get_args(EngineName))}, got {engine!r}")
+    if dtype != "float32":
+        raise InvalidArgumentError(f"vLLM computes in float32 here, got dtype={dtype!r}")
+    from obsspec_gym.agents.engine.vllm import VLLMEngine
+
+    return VLLMEngine(directory, **options)

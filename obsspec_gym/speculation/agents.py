@@ -7,11 +7,12 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
+from typing import get_args
 
 from obsspec_gym.agents.engine.base import Engine
 from obsspec_gym.agents.history import History
 from obsspec_gym.agents.lm_policy import load_policy
-from obsspec_gym.agents.loading import model_directory
+from obsspec_gym.agents.loading import EngineName, load_engine, model_directory
 from obsspec_gym.agents.policy import CallablePolicy, Policy
 from obsspec_gym.agents.world_model.base import WorldModel
 from obsspec_gym.agents.world_model.cascade import CascadeWorldModel
@@ -46,6 +47,8 @@ class Agents:
         think: Seconds that an expert pretends to think.
         max_tokens: Longest completion of a language model, in tokens.
         pace: Seconds that a decoding step of the policy takes at least: the pace of a larger model.
+        engine: What the policy's model runs on.
+        world_model_engine: What the world model's runs on; always an engine of its own.
 
     Raises:
         InvalidArgumentError: If there is no such policy or world model, or a number is out of range.
@@ -63,6 +66,8 @@ class Agents:
         think: float = 0.0,
         max_tokens: int = 128,
         pace: float = 0.0,
+        engine: EngineName = "transformers",
+        world_model_engine: EngineName = "transformers",
     ) -> None:
         if not 0 <= temperature <= 10:
             raise InvalidArgumentError(f"temperature must be in [0, 10], got {temperature}")
@@ -70,8 +75,15 @@ class Agents:
             raise InvalidArgumentError(f"think must be in [0, 60] seconds, got {think}")
         if not 0 <= pace <= 10:
             raise InvalidArgumentError(f"pace must be in [0, 10] seconds, got {pace}")
+        for name in (engine, world_model_engine):
+            if name not in get_args(EngineName):
+                raise InvalidArgumentError(f"engine must be one of {', '.join(get_args(EngineName))}, got {name!r}")
+        if pace and engine != "transformers":
+            raise InvalidArgumentError(f"pace is for the embedded engine, got engine={engine!r}")
         self._policy = policy
         self._world_model = world_model
+        self._policy_runs_on = engine
+        self._model_runs_on = world_model_engine
         self._sampling = Sampling(temperature=temperature, max_tokens=max_tokens)
         self._think = think
         self._pace = pace
@@ -98,9 +110,9 @@ class Agents:
     def start(self) -> None:
         """Loads the engines. Does nothing where no language model takes part."""
         if self._policy_directory:
-            self._policy_engine = _load_engine(self._policy_directory, step_seconds=self._pace)
+            self._policy_engine = _load_engine(self._policy_directory, self._policy_runs_on, step_seconds=self._pace)
         if self._model_directory:
-            self._model_engine = _load_engine(self._model_directory, niceness=_MODEL_NICENESS)
+            self._model_engine = _load_engine(self._model_directory, self._model_runs_on, niceness=_MODEL_NICENESS)
 
     async def warm_up(self) -> None:
         """Has every engine generate one token: what starting takes is in no run's time."""
@@ -182,9 +194,11 @@ async def _first_token(engine: Engine, sampling: Sampling) -> None:
     await engine.submit([0], sampling, seed=0)
 
 
-def _load_engine(directory: Path, niceness: int = 0, step_seconds: float = 0.0) -> Engine:
-    """An engine in a process of its own, made from a model: such a one can have its caches emptied."""
+def _load_engine(directory: Path, name: EngineName, niceness: int = 0, step_seconds: float = 0.0) -> Engine:
+    """An engine in a process of its own, made from what can be read again: so its caches can be emptied."""
     _keep_temporary_directory_clean()
+    if name == "vllm":
+        return load_engine(directory, engine="vllm")
     from transformers import AutoModelForCausalLM
     from transformers.utils.logging import disable_progress_bar
 

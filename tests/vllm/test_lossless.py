@@ -1,0 +1,41 @@
+"""Sequential and speculative collection on vLLM give the same trajectories (I2a)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("vllm", reason="vLLM is not installed here: make test-vllm")
+
+from obsspec_gym.agents.engine.vllm import VLLMEngine
+from obsspec_gym.speculation.comparison import compare
+from obsspec_gym.speculation.record import Fate
+from obsspec_gym.types import Sampling
+from tests.vllm.parts import World, logprob_difference
+
+
+def check(engine: Any, world: World, sampling: Sampling, *, turns: int, environments: int) -> Any:
+    """Runs both ways; the speculative run must have had hits, misses and cancelled futures."""
+    sequential = world.play(engine, sampling, turns=turns, environments=environments, speculate=False)
+    speculative = world.play(engine, sampling, turns=turns, environments=environments, speculate=True)
+    comparison = compare(sequential.trajectories, speculative.trajectories)
+    assert comparison.identical, comparison.summary()
+    assert comparison.turns >= turns
+    assert logprob_difference(sequential, speculative) <= 1e-5
+    assert sum(turn.hit for turn in speculative.turns) > turns / 10
+    assert any(future.fate is Fate.CANCELLED for turn in speculative.turns for future in turn.futures)
+    return speculative
+
+
+def test_500_turns_in_mixed_batches_with_prefix_caching(engine: Any) -> None:
+    check(engine, World(seed=1), Sampling(max_tokens=10), turns=500, environments=16)
+    check(engine, World(seed=2), Sampling(max_tokens=10, temperature=0.8, top_p=0.9), turns=100, environments=4)
+
+
+def test_under_preemption(model_path: Path) -> None:
+    """So little memory that requests lose theirs and begin again, and so few tokens a step that prompts are split."""
+    with VLLMEngine(model_path, max_running=16, max_batch_tokens=48, kv_cache_bytes=20 * 32 * 256 * 4 * 2) as engine:
+        check(engine, World(seed=3), Sampling(max_tokens=24), turns=200, environments=12)
+        assert engine.metrics.preemptions > 0
