@@ -11,7 +11,7 @@ from obsspec_gym.agents.dialogue import CompactDialogue, Dialogue, is_compact
 from obsspec_gym.agents.engine.base import Engine, EngineLoad
 from obsspec_gym.agents.generation import Generation
 from obsspec_gym.agents.history import History
-from obsspec_gym.agents.loading import EngineName, context_length, load_engine, load_tokenizer, model_directory
+from obsspec_gym.agents.loading import context_length, load_engine, load_tokenizer, model_directory
 from obsspec_gym.agents.tokens import TextCodec, Tokenizer
 from obsspec_gym.agents.tool_calls import ToolCallDialogue
 from obsspec_gym.errors import InvalidArgumentError
@@ -189,7 +189,7 @@ class LMPolicy:
 def load_policy(
     source: str | Path = "shipped",
     *,
-    engine: Engine | EngineName = "transformers",
+    engine: Engine | str = "transformers",
     driver: DriverName = "thread",
     dtype: DtypeName = "float32",
     sampling: Sampling | None = None,

@@ -69,10 +69,26 @@ def context_length(directory: Path) -> int:
     return length
 
 
+def server_urls(engine: str) -> tuple[str, ...]:
+    """The URLs in an engine's name; none if it is no name of servers."""
+    return tuple(engine.split(",")) if engine.startswith(("http://", "https://")) else ()
+
+
+def check_engine(engine: str) -> None:
+    """Tells before anything is loaded if there is no such engine.
+
+    Raises:
+        InvalidArgumentError: If there is none.
+    """
+    if engine not in get_args(EngineName) and not server_urls(engine):
+        names = ", ".join(get_args(EngineName))
+        raise InvalidArgumentError(f"engine must be one of {names}, or the URLs of servers, got {engine!r}")
+
+
 def load_engine(
     directory: Path,
     *,
-    engine: EngineName = "transformers",
+    engine: str = "transformers",
     driver: DriverName = "thread",
     dtype: DtypeName = "float32",
     **options: Any,
@@ -80,10 +96,10 @@ def load_engine(
     """An engine on a model directory.
 
     Args:
-        directory: The model's.
-        engine: Which one.
-        driver: Who runs the embedded engine's steps; vLLM has a process of its own.
-        dtype: What it computes in.
+        directory: The model's. Servers are asked, and have weights of their own.
+        engine: An :data:`EngineName`, or the URLs of servers, separated by commas.
+        driver: Who runs the embedded engine's steps; the others have processes of their own.
+        dtype: What it computes in. Servers compute in what they were started with.
         **options: Further arguments of that engine.
 
     Raises:
@@ -94,10 +110,13 @@ def load_engine(
         from obsspec_gym.agents.engine.transformers import TransformersEngine
 
         return TransformersEngine(directory, driver=driver, dtype=dtype, **options)
-    if engine != "vllm":
-        raise InvalidArgumentError(f"engine must be one of {', '.join(get_args(EngineName))}, got {engine!r}")
+    check_engine(engine)
     if dtype != "float32":
-        raise InvalidArgumentError(f"vLLM computes in float32 here, got dtype={dtype!r}")
+        raise InvalidArgumentError(f"only the embedded engine computes in another dtype than float32, got {dtype!r}")
+    if engine != "vllm":
+        from obsspec_gym.agents.engine.server import ServerEngine
+
+        return ServerEngine(server_urls(engine), **options)
     from obsspec_gym.agents.engine.vllm import VLLMEngine
 
     return VLLMEngine(directory, **options)

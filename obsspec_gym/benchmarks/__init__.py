@@ -17,6 +17,7 @@ Report = Callable[[str], None]
 _MODULES = {
     "cotraining": "obsspec_gym.benchmarks.cotraining",
     "determinism": "obsspec_gym.benchmarks.determinism",
+    "engines": "obsspec_gym.benchmarks.engines",
     "lossless": "obsspec_gym.benchmarks.lossless",
     "overhead": "obsspec_gym.benchmarks.overhead",
     "overlap": "obsspec_gym.benchmarks.overlap",

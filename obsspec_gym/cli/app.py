@@ -45,6 +45,11 @@ MaxTokens = Annotated[int, typer.Option(min=1, help="Longest completion, in toke
 Pace = Annotated[
     float, typer.Option(min=0, help="Seconds a decoding step of the policy takes at least: the pace of a larger model.")
 ]
+Engine = Annotated[
+    str,
+    typer.Option(help="What the policy's model runs on: transformers, vllm, or servers' URLs, with commas between."),
+]
+WorldModelEngine = Annotated[str, typer.Option(help="What the world model's runs on.")]
 Group = Annotated[int, typer.Option(min=1, help="How many episodes share a task.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line.")]
 
@@ -126,6 +131,8 @@ def rollout(
     think: Think = 0.0,
     max_tokens: MaxTokens = 128,
     pace: Pace = 0.0,
+    engine: Engine = "transformers",
+    world_model_engine: WorldModelEngine = "transformers",
     out: Path = Path("runs/rollout"),
     seed: Seed = 0,
     as_json: Json = False,
@@ -147,6 +154,8 @@ def rollout(
         think=think,
         max_tokens=max_tokens,
         pace=pace,
+        engine=engine,
+        world_model_engine=world_model_engine,
     )
     _print(Rollout(workload, agents, _selector(depth, breadth, adaptive), out).run(), as_json)
 

@@ -7,12 +7,11 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import get_args
 
 from obsspec_gym.agents.engine.base import Engine
 from obsspec_gym.agents.history import History
 from obsspec_gym.agents.lm_policy import load_policy
-from obsspec_gym.agents.loading import EngineName, load_engine, model_directory
+from obsspec_gym.agents.loading import check_engine, load_engine, model_directory, server_urls
 from obsspec_gym.agents.policy import CallablePolicy, Policy
 from obsspec_gym.agents.world_model.base import WorldModel
 from obsspec_gym.agents.world_model.cascade import CascadeWorldModel
@@ -47,7 +46,7 @@ class Agents:
         think: Seconds that an expert pretends to think.
         max_tokens: Longest completion of a language model, in tokens.
         pace: Seconds that a decoding step of the policy takes at least: the pace of a larger model.
-        engine: What the policy's model runs on.
+        engine: What the policy's model runs on: an engine's name, or the URLs of servers, separated by commas.
         world_model_engine: What the world model's runs on; always an engine of its own.
 
     Raises:
@@ -66,8 +65,8 @@ class Agents:
         think: float = 0.0,
         max_tokens: int = 128,
         pace: float = 0.0,
-        engine: EngineName = "transformers",
-        world_model_engine: EngineName = "transformers",
+        engine: str = "transformers",
+        world_model_engine: str = "transformers",
     ) -> None:
         if not 0 <= temperature <= 10:
             raise InvalidArgumentError(f"temperature must be in [0, 10], got {temperature}")
@@ -76,8 +75,7 @@ class Agents:
         if not 0 <= pace <= 10:
             raise InvalidArgumentError(f"pace must be in [0, 10] seconds, got {pace}")
         for name in (engine, world_model_engine):
-            if name not in get_args(EngineName):
-                raise InvalidArgumentError(f"engine must be one of {', '.join(get_args(EngineName))}, got {name!r}")
+            check_engine(name)
         if pace and engine != "transformers":
             raise InvalidArgumentError(f"pace is for the embedded engine, got engine={engine!r}")
         self._policy = policy
@@ -124,14 +122,14 @@ class Agents:
         """The policy of one run."""
         if self._policy_engine is None:
             return CallablePolicy(self._consult)
-        self._policy_engine.update_weights()  # the same weights: what this does is empty the caches
+        _empty_caches(self._policy_engine, self._policy_runs_on)
         return load_policy(self._policy, engine=self._policy_engine, sampling=self._sampling)
 
     def make_world_model(self) -> WorldModel:
         """The world model of one run; it has seen nothing yet."""
         models: list[WorldModel] = [MemoryWorldModel()] if self._remembers else []
         if self._model_engine is not None and self._model is not None:
-            self._model_engine.update_weights()
+            _empty_caches(self._model_engine, self._model_runs_on)
             models.append(load_world_model(self._model, engine=self._model_engine))
         return models[0] if len(models) == 1 else CascadeWorldModel(models)
 
@@ -194,11 +192,17 @@ async def _first_token(engine: Engine, sampling: Sampling) -> None:
     await engine.submit([0], sampling, seed=0)
 
 
-def _load_engine(directory: Path, name: EngineName, niceness: int = 0, step_seconds: float = 0.0) -> Engine:
+def _empty_caches(engine: Engine, name: str) -> None:
+    """No run is faster for what an earlier one left; but servers are others', and remember what they like."""
+    if not server_urls(name):
+        engine.update_weights()  # the same weights: what this does is empty the caches
+
+
+def _load_engine(directory: Path, name: str, niceness: int = 0, step_seconds: float = 0.0) -> Engine:
     """An engine in a process of its own, made from what can be read again: so its caches can be emptied."""
     _keep_temporary_directory_clean()
-    if name == "vllm":
-        return load_engine(directory, engine="vllm")
+    if name != "transformers":
+        return load_engine(directory, engine=name)
     from transformers import AutoModelForCausalLM
     from transformers.utils.logging import disable_progress_bar
 

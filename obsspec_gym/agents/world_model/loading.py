@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from obsspec_gym.agents.engine.base import Engine
-from obsspec_gym.agents.loading import EngineName, context_length, load_engine, load_tokenizer, model_directory
+from obsspec_gym.agents.loading import context_length, load_engine, load_tokenizer, model_directory
 from obsspec_gym.agents.world_model.base import WorldModel
 from obsspec_gym.agents.world_model.cascade import CascadeWorldModel
 from obsspec_gym.agents.world_model.confidence import Confidence
@@ -23,7 +23,7 @@ MEMORY, CASCADE = "memory", "cascade"
 def load_world_model(
     source: str | Path = "cascade",
     *,
-    engine: Engine | EngineName = "transformers",
+    engine: Engine | str = "transformers",
     driver: DriverName = "thread",
     dtype: DtypeName = "float32",
     engine_options: Mapping[str, Any] | None = None,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import json
 import threading
 import time
 from collections import Counter
@@ -535,3 +536,22 @@ def test_a_real_model_behind_http_gives_the_same_tokens_and_logprobs():
         assert engine.capabilities == ALL
         assert asyncio.run(main(engine)) == here
     assert {reason for _, _, reason in here} == {FinishReason.STOP, FinishReason.LENGTH}
+
+
+def test_the_rollout_command_takes_the_urls_of_servers(tmp_path, capsys):
+    pytest.importorskip("transformers")
+    from obsspec_gym.agents.engine.transformers import TransformersEngine
+    from obsspec_gym.agents.loading import model_directory
+    from obsspec_gym.cli import main
+
+    served = TransformersEngine(model_directory("shipped", "policy"), driver="thread")
+    words = ["--episodes", "1", "--envs", "1", "--world-model", "memory", "--sandbox", "local", "--out", str(tmp_path)]
+    with CompletionServer(engine=served, context=None) as server:
+        assert main(["rollout", "--engine", server.url, *words]) == 0
+        trajectory = json.loads((tmp_path / "trajectories.jsonl").read_text().splitlines()[0])
+        tokens = [step["token_ids"] for step in trajectory["steps"]]
+        assert tokens
+        assert {body["max_tokens"] for body in server.bodies} == {128}
+        assert len(server.bodies) >= len(tokens)
+    assert main(["rollout", "--engine", "nonsense", *words]) == 2
+    assert "engine must be one of transformers, vllm, or the URLs of servers" in capsys.readouterr().err
