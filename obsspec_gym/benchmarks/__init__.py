@@ -17,6 +17,7 @@ Report = Callable[[str], None]
 _MODULES = {
     "cotraining": "obsspec_gym.benchmarks.cotraining",
     "determinism": "obsspec_gym.benchmarks.determinism",
+    "loops": "obsspec_gym.benchmarks.loops",
     "engines": "obsspec_gym.benchmarks.engines",
     "lossless": "obsspec_gym.benchmarks.lossless",
     "overhead": "obsspec_gym.benchmarks.overhead",
@@ -24,6 +25,7 @@ _MODULES = {
     "paper": "obsspec_gym.benchmarks.paper",
     "sandbox": "obsspec_gym.benchmarks.sandbox",
     "selectors": "obsspec_gym.benchmarks.selectors",
+    "train": "obsspec_gym.benchmarks.train",
     "wrapper": "obsspec_gym.benchmarks.wrapper",
 }
 

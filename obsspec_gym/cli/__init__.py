@@ -1,10 +1,11 @@
-"""The command line, ``obsspec``: demo, rollout, simulate, bench, trace, image, suite, doctor.
+"""The command line, ``obsspec``: demo, rollout, train, simulate, bench, trace, image, suite, doctor.
 
 ::
 
     app.py        the commands and their options; what goes wrong becomes one sentence and an exit status
     demo.py       sequential, speculative and oracle, side by side
     rollout.py    episodes to files
+    train.py      a training from its configuration
     simulate.py   what speculation would bring to a workload
     bench.py      the project's measurements
     trace.py      what a run's trace shows

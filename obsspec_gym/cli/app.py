@@ -161,6 +161,22 @@ def rollout(
 
 
 @app.command()
+def train(
+    config: Annotated[Path, typer.Argument(help="A YAML file, such as training/cpu.yaml.")],
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", help="Replace an option, as key=value: grpo.learning_rate=1e-4.")
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Check and show everything, and load nothing.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on from the last checkpoint.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Train a policy with GRPO, as a configuration says."""
+    from obsspec_gym.cli.train import run_training
+
+    _print(run_training(config, settings or [], dry_run=dry_run, resume=resume), as_json)
+
+
+@app.command()
 def bench(
     name: Annotated[str, typer.Argument(help="Which measurement.")],
     full: Annotated[bool, typer.Option("--full", help="The larger size, not the one of five minutes.")] = False,
