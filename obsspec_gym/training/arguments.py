@@ -7,7 +7,7 @@ from typing import Any
 from obsspec_gym.errors import InvalidArgumentError
 from obsspec_gym.types import Sampling
 
-ENGINES = ("transformers",)
+ENGINES = ("transformers", "vllm")
 """Engines that a trainer makes, by name."""
 
 _REPLACED = ("rollout_func", "tools", "environment_factory")

@@ -80,10 +80,12 @@ class ObsSpecGRPOTrainer(RolloutTrainer):
         speculation: How far ahead to speculate; an ``AdaptiveSelector`` by default.
         max_turn_tokens: Bound on one completion, in tokens.
         system_prompt: As in :class:`~obsspec_gym.agents.lm_policy.LMPolicy`.
-        engine: What generates: ``"transformers"`` for a ``TransformersEngine`` on the trainer's model. Or an engine,
-            which stays the caller's; its ``update_weights`` is given the model's named tensors.
-        engine_options: Arguments of the ``TransformersEngine``; by default it computes on the trainer's device, in
-            float64 for a float64 model and in float32 for every other.
+        engine: What generates: ``"transformers"`` for a ``TransformersEngine`` on the trainer's model, ``"vllm"`` for
+            a ``VLLMEngine`` on it. Or an engine, which stays the caller's; its ``update_weights`` is given the
+            model's named tensors.
+        engine_options: Arguments of that engine. By default it computes on the trainer's device: a
+            ``TransformersEngine`` in float64 for a float64 model and in float32 for every other, vLLM in the model's
+            own type where that is one of half precision, else in float32.
         **trl_options: Further arguments of ``GRPOTrainer``: ``callbacks``, ``optimizers``, ``peft_config``, ...
 
     Raises:
@@ -193,9 +195,14 @@ class ObsSpecGRPOTrainer(RolloutTrainer):
     def _make_engine(self, kind: str, options: Mapping[str, Any]) -> Engine:
         """An engine of its own; :func:`~obsspec_gym.training.arguments.check_engine` knows the kinds."""
         base = base_model(self.model)
+        options = {"device": str(self.accelerator.device), "weights": self.policy_weights(), **options}
+        if kind == "vllm":
+            from obsspec_gym.agents.engine.vllm import VLLMEngine
+
+            half = {torch.bfloat16: "bfloat16", torch.float16: "float16"}
+            return VLLMEngine(base, **{"dtype": half.get(base.dtype, "float32"), **options})
         dtype = "float64" if base.dtype is torch.float64 else "float32"
-        options = {"dtype": dtype, "device": str(self.accelerator.device), **options}
-        return TransformersEngine(base, weights=self.policy_weights(), **options)
+        return TransformersEngine(base, **{"dtype": dtype, **options})
 
     def close(self) -> None:
         """Closes the engine, the environments and the world model that are its own. Idempotent."""

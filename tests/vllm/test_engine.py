@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import subprocess
 import sys
 import textwrap
@@ -204,7 +205,7 @@ def test_bad_options_are_refused_before_anything_starts(
 
 def test_what_keeps_vllm_from_starting_is_told(model_path: Path) -> None:
     async def main() -> None:
-        with VLLMEngine(model_path, kv_cache_bytes=1000) as engine:
+        with VLLMEngine(model_path, vllm_options={"no_such_option": 1}) as engine:
             generation = engine.submit(PROMPT, Sampling(), 0)
             with pytest.raises(EngineError, match="vLLM could not be started"):
                 await generation
@@ -216,42 +217,27 @@ def test_what_keeps_vllm_from_starting_is_told(model_path: Path) -> None:
     asyncio.run(main())
 
 
-def test_a_closed_engine_ends_what_is_under_way_and_leaves_nothing(model_path: Path) -> None:
-    """Also its process is gone, and a program that forgets to close ends."""
+def test_a_program_that_forgets_to_close_ends_and_leaves_nothing(model_path: Path) -> None:
     script = textwrap.dedent(
         f"""
-        import asyncio, multiprocessing, threading
+        import asyncio, multiprocessing
         from obsspec_gym.agents.engine.vllm import VLLMEngine
-        from obsspec_gym.errors import ClosedError, GenerationCancelled
         from obsspec_gym.types import Sampling
 
         async def main(engine):
             generation = engine.submit([1], Sampling(max_tokens=400), 0)
             while not generation.partial():
                 await asyncio.sleep(0.01)
-            engine.close()
-            try:
-                await generation
-            except GenerationCancelled:
-                print("cancelled")
-            try:
-                engine.submit([1], Sampling(), 0)
-            except ClosedError:
-                print("closed")
+            print([process.pid for process in multiprocessing.active_children()], flush=True)
 
         if __name__ == "__main__":
             engine = VLLMEngine({str(model_path)!r})
             asyncio.run(main(engine))
-            engine.close()
-            print(multiprocessing.active_children(), [t.name for t in threading.enumerate() if "obsspec" in t.name])
-            forgotten = VLLMEngine({str(model_path)!r})
-            async def short():
-                print(len((await forgotten.submit([1], Sampling(max_tokens=3), 0)).token_ids))
-            asyncio.run(short())
         """
     )
     path = model_path / "program.py"
     path.write_text(script)
-    ended = subprocess.run([sys.executable, str(path)], capture_output=True, text=True, timeout=150, check=False)
-    assert ended.stdout.splitlines() == ["cancelled", "closed", "[] []", "3"], ended.stderr[-2000:]
-    assert ended.returncode == 0
+    ended = subprocess.run([sys.executable, str(path)], capture_output=True, text=True, timeout=600, check=False)
+    assert ended.returncode == 0, ended.stderr[-2000:]
+    [pid] = json.loads(ended.stdout.splitlines()[-1])
+    assert not Path(f"/proc/{pid}").exists()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +12,15 @@ import pytest
 pytest.importorskip("vllm", reason="vLLM is not installed here: make test-vllm")
 
 from obsspec_gym.agents.engine.vllm import VLLMEngine
+from obsspec_gym.errors import ClosedError, GenerationCancelled
 from obsspec_gym.speculation.comparison import compare
 from obsspec_gym.speculation.record import Fate
 from obsspec_gym.types import Sampling
-from tests.vllm.parts import World, logprob_difference
+from tests.vllm.parts import CONTEXT, World, logprob_difference, until
+
+# Two layers, one head of 32 numbers of 4 bytes, keys and values, 32 tokens.
+BLOCK_BYTES = 2 * 32 * 4 * 2 * 32
+assert CONTEXT + 32 <= 20 * 32  # the longest request fits
 
 
 def check(engine: Any, world: World, sampling: Sampling, *, turns: int, environments: int) -> Any:
@@ -34,8 +41,20 @@ def test_500_turns_in_mixed_batches_with_prefix_caching(engine: Any) -> None:
     check(engine, World(seed=2), Sampling(max_tokens=10, temperature=0.8, top_p=0.9), turns=100, environments=4)
 
 
-def test_under_preemption(model_path: Path) -> None:
-    """So little memory that requests lose theirs and begin again, and so few tokens a step that prompts are split."""
-    with VLLMEngine(model_path, max_running=16, max_batch_tokens=48, kv_cache_bytes=20 * 32 * 256 * 4 * 2) as engine:
+def test_under_preemption_and_closed_with_work_under_way(model_path: Path) -> None:
+    """So little memory that requests lose theirs and begin again."""
+
+    async def main() -> None:
+        generation = engine.submit([1], Sampling(max_tokens=400), 0)
+        await until(lambda: bool(generation.partial()))
+        engine.close()
+        with pytest.raises(GenerationCancelled):
+            await generation
+        with pytest.raises(ClosedError):
+            engine.submit([1], Sampling(), 0)
+
+    with VLLMEngine(model_path, max_running=16, kv_cache_bytes=20 * BLOCK_BYTES) as engine:
         check(engine, World(seed=3), Sampling(max_tokens=24), turns=200, environments=12)
         assert engine.metrics.preemptions > 0
+        asyncio.run(main())
+    assert not [thread for thread in threading.enumerate() if thread.name == "obsspec-vllm"]

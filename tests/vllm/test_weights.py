@@ -22,12 +22,24 @@ PROMPT = list(range(10, 90))  # more than two blocks of the prefix cache
 GREEDY = Sampling(temperature=0, max_tokens=24)
 
 
-@pytest.fixture(scope="module", params=["tied", "untied"])
-def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Any, Any]]:
-    """A model in this program that changes, and an engine that was made from it."""
-    model = tiny_model(3, tied=request.param == "tied")
+@pytest.fixture(scope="module")
+def untied() -> Iterator[tuple[Any, Any]]:
+    """A model in this program that changes, with an output layer of its own, and an engine that was made from it."""
+    model = tiny_model(3, tied=False)
     with VLLMEngine(model) as engine:
         yield model, engine
+
+
+@pytest.fixture(params=["tied", "untied"])
+def pair(request: pytest.FixtureRequest) -> Iterator[tuple[Any, Any]]:
+    """A model and an engine that computes with its weights."""
+    if request.param == "untied":
+        yield request.getfixturevalue("untied")
+        return
+    model, engine = tiny_model(3), request.getfixturevalue("engine")
+    engine.update_weights(dict(model.named_parameters()))
+    yield model, engine
+    engine.update_weights()  # those of its directory, for whoever comes next
 
 
 async def greedy(engine: Any) -> Any:
@@ -52,7 +64,7 @@ def test_after_each_update_greedy_output_is_that_of_transformers(pair: tuple[Any
             for parameter in model.parameters():  # an optimiser's step, in place
                 parameter.add_(torch.randn(parameter.shape, generator=torch.Generator().manual_seed(step)) * 0.05)
         version = engine.weights_version
-        assert engine.update_weights() == version + 1
+        assert engine.update_weights(dict(model.named_parameters())) == version + 1
         seen.add(same_as_transformers(engine, model))
         seen.add(same_as_transformers(engine, model))
     assert len(seen) == 4
@@ -95,7 +107,7 @@ def test_what_is_under_way_at_an_update(pair: tuple[Any, Any]) -> None:
 
 def test_wrong_weights_are_refused_and_change_nothing(pair: tuple[Any, Any]) -> None:
     model, engine = pair
-    engine.update_weights()
+    engine.update_weights(dict(model.named_parameters()))
     state = dict(model.named_parameters())
     version = engine.weights_version
     with pytest.raises(InvalidArgumentError, match=r"expected a parameter named 'model\.norm\.weight'"):
@@ -106,12 +118,17 @@ def test_wrong_weights_are_refused_and_change_nothing(pair: tuple[Any, Any]) -> 
     same_as_transformers(engine, model)
 
 
-def test_a_directory_is_read_again(tmp_path: Path) -> None:
-    first, second = tiny_model(5), tiny_model(6)
-    with VLLMEngine(saved(first, tmp_path)) as engine:
-        same_as_transformers(engine, first)
-        saved(second, tmp_path)
-        engine.update_weights()
-        same_as_transformers(engine, second)
-        engine.update_weights(dict(first.named_parameters()))
-        same_as_transformers(engine, first)
+def test_none_reads_the_source_again(untied: tuple[Any, Any], engine: Any, model: Any, model_path: Path) -> None:
+    changed, made_from_it = untied
+    with torch.no_grad():
+        changed.model.norm.weight.mul_(0.5)
+    made_from_it.update_weights()
+    same_as_transformers(made_from_it, changed)
+
+    other = tiny_model(6)
+    saved(other, model_path)
+    engine.update_weights()
+    same_as_transformers(engine, other)
+    saved(model, model_path)
+    engine.update_weights()
+    same_as_transformers(engine, model)

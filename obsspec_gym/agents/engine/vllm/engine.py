@@ -43,8 +43,9 @@ class VLLMEngine:
     process by spawning.
 
     Args:
-        model_or_path: A directory with a model, or a transformers model, whose weights are then taken at the start
+        model_or_path: A directory with a model, or a transformers model, whose weights are taken when vLLM starts
             and at each :meth:`update_weights`.
+        weights: Parameters by Hugging Face's names, where they are not the model's own: it may be one with adapters.
         dtype: What vLLM computes in.
         own_drafts: Has vLLM guess ahead itself: ``"ngram"`` from the request's own tokens, ``"suffix"`` from what
             others have generated too. Greedy completions are the same, sampled ones are equal in distribution only:
@@ -56,6 +57,7 @@ class VLLMEngine:
         kv_cache_bytes: Memory for keys and values; by default 256 MiB on a CPU (more for a large model), and on a
             GPU what vLLM takes.
         threads: CPU threads of vLLM's process.
+        device: ``"cuda:1"`` has it use that GPU; by default it takes the first one, or the CPU where there is none.
         vllm_options: Further arguments of vLLM's ``AsyncEngineArgs``, by their names; they go first.
 
     Raises:
@@ -73,6 +75,7 @@ class VLLMEngine:
         self,
         model_or_path: PreTrainedModel | str | Path,
         *,
+        weights: Weights | None = None,
         dtype: DtypeName = "float32",
         own_drafts: OwnDrafts | None = None,
         context: int | None = None,
@@ -80,12 +83,13 @@ class VLLMEngine:
         max_batch_tokens: int = 2048,
         kv_cache_bytes: int | None = None,
         threads: int = 1,
+        device: str | None = None,
         vllm_options: Mapping[str, Any] | None = None,
     ) -> None:
         if find_spec("vllm") is None:
             raise MissingExtraError("vllm", "vllm")
         self._settings = Settings(
-            dtype, own_drafts, max_running, max_batch_tokens, kv_cache_bytes, threads, vllm_options or {}
+            dtype, own_drafts, max_running, max_batch_tokens, kv_cache_bytes, threads, device, vllm_options or {}
         )
         self._source = Source.of(model_or_path, on_cpu=self._settings.on_cpu)
         self._shape = Shape.of(self._source.config, context)
@@ -93,7 +97,8 @@ class VLLMEngine:
         self._numbers = itertools.count()
         self._inbox = Inbox()
         self._metrics = SchedulerMetrics()
-        start = functools.partial(launch, self._settings, self._source, self._shape, self._metrics)
+        state = self._source.state(weights)
+        start = functools.partial(launch, self._settings, self._source, self._shape, self._metrics, state)
         self._service = Service(start, self._inbox, self._metrics)
         self._finalizer = weakref.finalize(self, _release, self._service, self._inbox)
 

@@ -6,21 +6,24 @@ from typing import TYPE_CHECKING
 
 from obsspec_gym.agents.engine.vllm.metrics import SchedulerMetrics
 from obsspec_gym.agents.engine.vllm.settings import Settings, Shape
-from obsspec_gym.agents.engine.vllm.source import Source
+from obsspec_gym.agents.engine.vllm.source import Source, State
 from obsspec_gym.agents.engine.vllm.weights import load
 
 if TYPE_CHECKING:
     from vllm.v1.engine.async_llm import AsyncLLM
 
 
-async def launch(settings: Settings, source: Source, shape: Shape, metrics: SchedulerMetrics) -> AsyncLLM:
-    """Starts vLLM on the running event loop, with the source's weights.
+async def launch(
+    settings: Settings, source: Source, shape: Shape, metrics: SchedulerMetrics, state: State | None
+) -> AsyncLLM:
+    """Starts vLLM on the running event loop, with its first weights.
 
     Args:
         settings: How it runs.
         source: Its model.
         shape: The model's.
         metrics: Is kept up to date from now on.
+        state: Its parameters; ``None`` for those in its directory.
     """
     with settings.environment(), source.directory() as directory:
         from vllm.engine.arg_utils import AsyncEngineArgs
@@ -30,7 +33,6 @@ async def launch(settings: Settings, source: Source, shape: Shape, metrics: Sche
         llm = AsyncLLM.from_engine_args(AsyncEngineArgs(**arguments), stat_loggers=[lambda *_: metrics])
     cache = llm.vllm_config.cache_config
     metrics.capacity_tokens = cache.num_gpu_blocks * cache.block_size
-    state = source.state()
     if state is not None:
         await load(llm, state)
     return llm

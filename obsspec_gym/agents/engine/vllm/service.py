@@ -39,7 +39,7 @@ class Service:
 
     def __init__(self, launch: Callable[[], Awaitable[AsyncLLM]], inbox: Inbox, metrics: SchedulerMetrics) -> None:
         self.version = 0
-        self._launch = launch
+        self._launch: Callable[[], Awaitable[AsyncLLM]] | None = launch
         self._inbox = inbox
         self._metrics = metrics
         self._loop = LoopThread("obsspec-vllm", self._end)
@@ -96,10 +96,12 @@ class Service:
         self._loop.close()
 
     async def _start(self) -> None:
+        assert self._launch is not None
         try:
             self._llm = await self._launch()
         except Exception as error:  # noqa: BLE001 - boundary: whatever keeps vLLM from starting is told to all who wait
             self._fail(f"vLLM could not be started: {error!r}")
+        self._launch = None  # with the first weights
         self._open.set()
 
     async def _end(self) -> None:

@@ -80,6 +80,7 @@ class Settings:
     max_batch_tokens: int = 2048
     kv_cache_bytes: int | None = None
     threads: int = 1
+    device: str | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -100,6 +101,10 @@ class Settings:
             self.kv_cache_bytes is None or self.kv_cache_bytes > 0,
             f"kv_cache_bytes must be positive, got {self.kv_cache_bytes}",
         )
+
+        kind = None if self.device is None else torch.device(self.device).type
+        there = "cpu" if self.on_cpu else "cuda"
+        _check(kind in (None, there), f"vLLM as it is installed computes on {there}, got device={self.device!r}")
 
     @property
     def on_cpu(self) -> bool:
@@ -137,6 +142,7 @@ class Settings:
             "generation_config": "vllm",  # no sampling defaults from the model's directory
             "worker_extension_cls": _RECEIVER,
             "disable_log_stats": True,
+            "use_tqdm_on_load": False,
             "load_format": "auto" if load else "dummy",
         }
         if self.own_drafts is not None:
@@ -162,6 +168,8 @@ class Settings:
             "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
             "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
             "VLLM_NO_USAGE_STATS": "1",
+            "VLLM_LOGGING_LEVEL": os.environ.get("VLLM_LOGGING_LEVEL", "WARNING"),
+            "VLLM_LOGGING_STREAM": "ext://sys.stderr",  # standard output is the program's
         }
         if self.on_cpu:
             threads = str(self.threads)
@@ -169,6 +177,12 @@ class Settings:
         else:
             # Handles of GPU memory are unpickled there; they come from this process only.
             variables["VLLM_ALLOW_INSECURE_SERIALIZATION"] = "1"
+            index = torch.device(self.device or "cuda").index
+            if index is not None:
+                visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
+                variables["CUDA_VISIBLE_DEVICES"] = (
+                    visible[index] if index < len(visible) and visible[0] else str(index)
+                )
         with _environment_lock:
             before = dict(os.environ)
             os.environ.update(variables)
