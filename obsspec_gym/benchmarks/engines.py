@@ -35,7 +35,7 @@ DEFAULTS: dict[str, Any] = {
     "prompt": 64,
     "tokens": 64,
     "repeats": 3,
-    "episodes": 28,
+    "episodes": 21,
     "seed": 0,
     "servers": "",
 }

@@ -67,6 +67,7 @@ def examine() -> list[Finding]:
         _gpu(),
         _package("trl", "train"),
         _package("vllm", "vllm"),
+        _package("tenacity", "server"),
     ]
 
 

@@ -216,7 +216,7 @@ def test_a_server_that_is_killed_in_mid_generation_is_replaced(
 
     async def main(both: ServerEngine, alone: ServerEngine) -> None:
         work = [([9, i], LONG, 100 + i) for i in range(8)]
-        expected = [await alone.submit(*each) for each in work]
+        expected = [await generation for generation in [alone.submit(*each) for each in work]]
         generations = [both.submit(*each, hint=Hint(each[2])) for each in work]
         await until(lambda: killed.metric("num_requests_running") > 0)
         await until(lambda: all(len(generation.partial()) > 5 for generation in generations))
@@ -229,7 +229,7 @@ def test_a_server_that_is_killed_in_mid_generation_is_replaced(
 
     with ServerEngine([sound.url, killed.url], seed=3) as both, ServerEngine(sound.url) as alone:
         assert both.capabilities.addressed_noise
-        asyncio.run(asyncio.wait_for(main(both, alone), 120))
+        asyncio.run(asyncio.wait_for(main(both, alone), 600))
 
 
 def check_greedy(engine: ServerEngine, model: Any) -> None:

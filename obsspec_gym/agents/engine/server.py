@@ -163,7 +163,8 @@ class ServerEngine:
         future: asyncio.Future[Completion] = asyncio.get_running_loop().create_future()
         request = Request(prompt, sampling, seed, room, hint, priority, next(self._numbers), future)
         self._pool.admit(request)
-        self._thread.soon(self._pool.start, request)
+        if not self._thread.soon(self._pool.start, request):
+            raise ClosedError("this engine is closed")
         return Generation(
             future,
             cancel=lambda: self._thread.soon(self._pool.cancel, request),
@@ -185,7 +186,8 @@ class ServerEngine:
 
         Raises:
             InvalidArgumentError: If the engine was not told how (``reload=``).
-            EngineError: If a server does not take them. Some may have then, and others not.
+            EngineError: If a server does not take them. Some may have then, and others not: requests fail with that
+                reason until an update succeeds.
         """
         if self._closed:
             raise ClosedError("this engine is closed")

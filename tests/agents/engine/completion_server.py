@@ -52,6 +52,7 @@ class CompletionServer:
     fault: Callable[[int, dict[str, Any]], Fault | None] = lambda number, body: None
     bodies: list[dict[str, Any]] = field(default_factory=list)
     posts: list[tuple[str, Any]] = field(default_factory=list)
+    refused: set[str] = field(default_factory=set)
     aborted: int = 0
     active: int = 0
 
@@ -126,7 +127,7 @@ class CompletionServer:
             return await self._complete(body, reader, writer)
         else:
             self.posts.append((path, body))
-            await answer(writer, 200, {"success": True})
+            await answer(writer, 500 if path in self.refused else 200, {"success": True})
         return True
 
     async def _complete(self, body: Any, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:

@@ -445,6 +445,24 @@ def test_new_weights_reach_every_server_and_nothing_old_is_delivered(tmp_path):
         assert set(load_file(tmp_path / "model.safetensors")) == {"w", "tied"}
 
 
+def test_while_servers_may_have_different_weights_nothing_is_generated(tmp_path):
+    async def main(engine):
+        return await engine.submit([1], SAMPLING, seed=1)
+
+    refusing = CompletionServer(refused={"/collective_rpc"})
+    reload = WeightReload.vllm(tmp_path)
+    with CompletionServer() as one, refusing as other, engine_of(one, other, reload=reload) as engine:
+        with pytest.raises(EngineError, match=f"{other.url}/collective_rpc .*status 500"):
+            engine.update_weights()
+        assert engine.weights_version == 0
+        assert other.posts[-1][0] == "/resume", "it is not left paused"
+        with pytest.raises(EngineError, match=r"an update of the servers' weights failed: .*status 500"):
+            asyncio.run(main(engine))
+        other.refused.clear()
+        assert engine.update_weights() == 1
+        assert asyncio.run(main(engine)).weights_version == 1
+
+
 def world(answers):
     def outcome(episode, actions):
         name = derive_seed("outcome", episode.task_id, *[token for action in actions for token in action])

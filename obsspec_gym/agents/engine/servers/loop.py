@@ -31,14 +31,16 @@ class LoopThread:
         self._stop: asyncio.Event | None = None
         self._closed = False
 
-    def soon(self, callback: Callable[[*Ts], object], *arguments: *Ts) -> None:
-        """Calls a function on the loop. After :meth:`close` it does nothing."""
+    def soon(self, callback: Callable[[*Ts], object], *arguments: *Ts) -> bool:
+        """Calls a function on the loop, or does nothing after :meth:`close`; returns whether it will be called."""
         loop = self._running()
-        if loop is not None:
-            try:
-                loop.call_soon_threadsafe(callback, *arguments)
-            except RuntimeError:  # closed at this very moment
-                return
+        if loop is None:
+            return False
+        try:
+            loop.call_soon_threadsafe(callback, *arguments)
+        except RuntimeError:  # closed at this very moment
+            return False
+        return True
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Runs a coroutine on the loop, and waits for it.

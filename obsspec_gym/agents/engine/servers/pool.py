@@ -65,6 +65,8 @@ class Pool:
         self._requests: set[Request] = set()
         self._open = asyncio.Event()
         self._open.set()
+        self._closed = False
+        self._unsure = ""  # why the servers' weights may not be the same
         self._retrying = AsyncRetrying(
             retry=retry_if_exception_type(ServerLost),
             stop=stop_after_attempt(attempts),
@@ -95,7 +97,9 @@ class Pool:
 
     def start(self, request: Request) -> None:
         """Begins to serve a request; its owner is told how it ended."""
-        if request in self._requests:  # not cancelled meanwhile
+        if self._closed:
+            request.settle(_dropped())
+        elif request in self._requests:  # not cancelled meanwhile
             request.task = asyncio.get_running_loop().create_task(self._retrying.copy()(self._attempt, request))
             request.task.add_done_callback(partial(self._ended, request))
 
@@ -120,6 +124,10 @@ class Pool:
 
         Returns:
             The new version.
+
+        Raises:
+            EngineError: If a server does not. From then on requests fail with that reason, until an update succeeds:
+                the servers' weights may differ.
         """
         self._open.clear()
         try:
@@ -129,7 +137,13 @@ class Pool:
                     request.task.cancel()
             while any(server.requests for server in self._servers):
                 await asyncio.sleep(0.002)
-            await asyncio.gather(*[replace(server.client) for server in self._servers])
+            replaced = await asyncio.gather(
+                *[replace(server.client) for server in self._servers], return_exceptions=True
+            )
+            failed = next((error for error in replaced if error is not None), None)
+            self._unsure = "" if failed is None else f"an update of the servers' weights failed: {failed}"
+            if failed is not None:
+                raise failed
             self.version += 1
         finally:
             self._open.set()
@@ -137,6 +151,7 @@ class Pool:
 
     async def close(self) -> None:
         """Ends every request with ``GenerationCancelled``, and closes the connections."""
+        self._closed = True
         tasks = [request.task for request in tuple(self._requests) if request.task is not None]
         for request in tuple(self._requests):
             self.cancel(request)
@@ -154,6 +169,8 @@ class Pool:
     async def _attempt(self, request: Request) -> Completion:
         """Chooses a server and waits for the whole completion from it."""
         await self._open.wait()
+        if self._unsure:
+            raise EngineError(self._unsure)
         server = self._choose(request)
         server.requests.add(request)
         try:
@@ -199,8 +216,12 @@ class Pool:
 
 def _outcome(task: asyncio.Task[Completion]) -> Completion | ObsSpecError:
     if task.cancelled():
-        return GenerationCancelled("the engine dropped the generation: new weights, or closed")
+        return _dropped()
     error = task.exception()
     if error is None:
         return task.result()
     return error if isinstance(error, EngineError) else EngineError(f"the request failed unexpectedly: {error!r}")
+
+
+def _dropped() -> GenerationCancelled:
+    return GenerationCancelled("the engine dropped the generation: new weights, or closed")
