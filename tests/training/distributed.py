@@ -10,7 +10,7 @@ from collections.abc import Sequence
 QUIET = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
 
 
-def launch(module: str, words: Sequence[object], *, ranks: int = 2, timeout: float = 170) -> str:
+def launch(module: str, words: Sequence[object], *, ranks: int = 2, timeout: float = 500) -> str:
     """Runs ``python -m module words...`` on several ranks of this machine, over gloo.
 
     Args:

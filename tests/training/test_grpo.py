@@ -21,6 +21,7 @@ from tests.training.parts import Breaking, DigitEnv, DigitSuite
 
 pytest.importorskip("trl")
 
+from obsspec_gym.training.arguments import check_whole_weights
 from obsspec_gym.training.dataset import task_dataset
 from obsspec_gym.training.grpo import ObsSpecGRPOTrainer
 from tests.training.trainers import (
@@ -221,6 +222,12 @@ def test_steps_follow_each_other_and_evaluation_fits_between(make: Workshop) -> 
     assert seen == [(train, 0), (evaluation, 1), (train, 1), (evaluation, 2)]
     assert "eval_rewards/environment_reward/mean" in trainer.state.log_history[1]
 
+    # The last batch was an evaluation: it was sampled with the weights that it is evaluated with.
+    assert trainer.evaluated is not None
+    inputs = trainer.inputs
+    mask = inputs["completion_mask"] * inputs["tool_mask"]
+    torch.testing.assert_close(trainer.evaluated * mask, inputs["sampling_per_token_logps"], atol=1e-4, rtol=0)
+
 
 def test_terminals_are_made_for_a_suite_and_closed(model: Any, tokenizer: Any, sandbox: str, tmp_path: Path) -> None:
     def of_the_terminals() -> set[str]:
@@ -258,7 +265,7 @@ def test_terminals_are_made_for_a_suite_and_closed(model: Any, tokenizer: Any, s
         ({"args": {"max_completion_length": None}}, "max_completion_length"),
         ({"tools": [print]}, "tools cannot be combined"),
         ({"rollout_func": print}, "rollout_func cannot be combined"),
-        ({"engine": "steam"}, "engine must be an engine or one of transformers, got 'steam'"),
+        ({"engine": "steam"}, "engine must be an engine or one of transformers, vllm, got 'steam'"),
         ({"suite": None}, "a suite or environments"),
         ({"suite": "no such suite"}, "unknown suite"),
         ({"train_dataset": {"prompt": ["hello"]}}, "column 'task'"),
@@ -272,3 +279,10 @@ def test_what_cannot_be_honoured_is_refused_by_name(options: dict[str, Any], mes
     arguments = {"suite": "basics", "args": config(tmp_path, **options.pop("args", {}))} | options
     with pytest.raises(InvalidArgumentError, match=message):
         ObsSpecGRPOTrainer("no model is loaded", train_dataset=dataset, **arguments)
+
+
+@pytest.mark.parametrize("kind", ["FSDP", "DEEPSPEED"])
+def test_weights_must_be_whole_on_every_process(kind: str) -> None:
+    check_whole_weights("MULTI_GPU")
+    with pytest.raises(InvalidArgumentError, match=f"must hold all weights of the policy .* got {kind}"):
+        check_whole_weights(kind)

@@ -66,6 +66,7 @@ class Recorder(ObsSpecGRPOTrainer):
     trajectories: list[Any]
     inputs: dict[str, torch.Tensor]
     logps: torch.Tensor | None = None
+    evaluated: torch.Tensor | None = None
     loss: torch.Tensor
     batches = 0
 
@@ -81,6 +82,8 @@ class Recorder(ObsSpecGRPOTrainer):
         if logps.requires_grad:
             logps.retain_grad()
             self.logps = logps
+        else:
+            self.evaluated = logps
         return logps, *others
 
     def _compute_loss(self, model: Any, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
