@@ -7,10 +7,8 @@ both world models are asked what each command of it would print: the live one, t
 
 from __future__ import annotations
 
-import asyncio
-import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import ExitStack
 from itertools import count
 from typing import Any
@@ -32,7 +30,6 @@ from obsspec_gym.training.learner import Learner
 from obsspec_gym.training.passages import Answer, passages_of, transitions_of
 from obsspec_gym.training.rollout import name_episodes
 from obsspec_gym.training.scoring import Score, answers_of, foreseen
-from obsspec_gym.types import Outcome, Transition
 
 DEFAULTS: dict[str, Any] = {
     "transitions": 2000,
@@ -47,12 +44,10 @@ DEFAULTS: dict[str, Any] = {
     "steps": 4,
     "learning_rate": 1e-3,
     "time_weight": 0.0,
+    "seconds_per_token": 0.004,
     "seed": 0,
 }
 FULL: dict[str, Any] = {"transitions": 8000, "work": 1.0}
-
-_TIMED = 24
-"""Predictions that are timed, for what a predicted token costs."""
 
 
 def run(
@@ -69,6 +64,7 @@ def run(
     steps: int,
     learning_rate: float,
     time_weight: float,
+    seconds_per_token: float,
     seed: int,
     report: Callable[[str], None],
 ) -> dict[str, Any]:
@@ -87,6 +83,7 @@ def run(
         steps: Optimiser steps of the world model after each policy step.
         learning_rate: Theirs.
         time_weight: How much seconds weigh in its loss.
+        seconds_per_token: What a predicted token costs: so much later a prediction is there.
         seed: Seeds completions and draws.
         report: Is told about progress.
 
@@ -99,10 +96,16 @@ def run(
     for name, value in {"transitions": transitions, "tasks": tasks, "group": group, "envs": envs}.items():
         if value < 1:
             raise InvalidArgumentError(f"{name} must be >= 1, got {value}")
-    settings = CoTraining(steps=steps, learning_rate=learning_rate, time_weight=time_weight, seed=seed)
+    settings = CoTraining(
+        steps=steps,
+        learning_rate=learning_rate,
+        time_weight=time_weight,
+        seconds_per_token=seconds_per_token,
+        seed=seed,
+    )
     source = get_suite(suite, work=work)
     delays = LatencyProfile.parse(latency)
-    contest = _Contest(Learner(_shipped(), settings))
+    contest = _Contest(settings)
     with ExitStack() as stack:
         policy = load_policy("shipped")
         stack.callback(policy.close)
@@ -111,37 +114,36 @@ def run(
         assert isinstance(world_model, LMWorldModel)
         terminals = TerminalVectorEnv(envs, suite=source, sandbox=sandbox, latency=delays)
         stack.callback(terminals.close)
-        cost: float | None = None
         for step in count():
             numbers = [first + step * tasks + index for index in range(tasks) for _ in range(group)]
             episodes = name_episodes(numbers, source)
             collection = collect(terminals, episodes, policy, run_seed=seed, policy_step=step)
-            if cost is None:
-                cost = _seconds_per_token(world_model, collection)
-            contest.add(world_model, collection, cost)
+            contest.add(world_model, collection)
             report(contest.progress)
             if len(contest.answers) >= transitions:
                 break
-    return {**contest.to_json(seed), "seconds_per_predicted_token": cost, "suite": suite}
+    return {**contest.to_json(seed), "suite": suite}
 
 
 class _Contest:
     """The live model against its twin."""
 
-    def __init__(self, learner: Learner) -> None:
-        self._learner = learner
+    def __init__(self, settings: CoTraining) -> None:
+        self._settings = settings
+        self._learner = Learner(_shipped(), settings)
         self.answers: list[Answer] = []
         self._tasks: list[str] = []
         self._live: list[bool] = []
         self._frozen: list[bool] = []
         self._curve: list[dict[str, Any]] = []
 
-    def add(self, world_model: LMWorldModel, collection: Collection, seconds_per_token: float) -> None:
+    def add(self, world_model: LMWorldModel, collection: Collection) -> None:
         """Asks both about a batch; then the live one learns from it."""
         twin = self._learner.twin
         assert twin is not None
         began = time.perf_counter()
-        passages = passages_of(world_model, *transitions_of(collection), seconds_per_token=seconds_per_token)
+        cost = self._settings.seconds_per_token
+        passages = passages_of(world_model, *transitions_of(collection), seconds_per_token=cost)
         answers = answers_of(passages)
         if not answers:
             raise ObsSpecError(f"no episode of a whole batch got anywhere: {collection.trajectories[0].reason}")
@@ -179,25 +181,6 @@ class _Contest:
             "hidable_seconds": sum(answer.hidable_seconds for answer in self.answers),
             "curve": self._curve,
         }
-
-
-def _seconds_per_token(world_model: LMWorldModel, collection: Collection) -> float:
-    """The median over some predictions, made one after the other."""
-
-    async def timed(transitions: Sequence[Transition]) -> list[float]:
-        costs = []
-        for transition in transitions:
-            assert transition.history.parent is not None
-            began = time.perf_counter()
-            predictions = await world_model.predict(transition.history.parent, transition.action, 1)
-            seconds = time.perf_counter() - began
-            written = [world_model.answer(Outcome(prediction.observation)) or () for prediction in predictions]
-            costs += [seconds / len(tokens) for tokens in written if tokens]
-        return costs
-
-    found, _ = transitions_of(collection)
-    costs = asyncio.run(timed(found[:_TIMED]))
-    return statistics.median(costs) if costs else 0.0
 
 
 def _shipped() -> Any:
