@@ -39,7 +39,16 @@ from tests.vllm.parts import (
 pytestmark = pytest.mark.timeout(900)  # two or three servers start on whatever else the machine has to do
 
 OPTIONS = [
-    *("--dtype", "float32", "--enforce-eager", "--block-size", "32", "--kv-cache-memory-bytes", str(64 << 20)),
+    *(
+        "--dtype",
+        "float32",
+        "--enforce-eager",
+        "--no-enable-chunked-prefill",
+        "--block-size",
+        "32",
+        "--kv-cache-memory-bytes",
+        str(64 << 20),
+    ),
     *("--max-model-len", "512", "--max-num-seqs", "32", "--skip-tokenizer-init", "--generation-config", "vllm"),
     *("--logprobs-mode", "processed_logprobs", "--scheduling-policy", "priority", "--served-model-name", "tiny"),
     *("--disable-uvicorn-access-log", "--host", "127.0.0.1"),

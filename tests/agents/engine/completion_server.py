@@ -35,7 +35,7 @@ class CompletionServer:
 
     ``fault(number, body)`` says what goes wrong with the request of that number; requests are numbered from 0, those
     of the probe are not counted: they are the ones with the prompt ``[0]``. An event has up to ``together`` tokens, and
-    comes ``pace`` seconds after the one before.
+    comes ``pace`` seconds after the one before. Logprobs change by ``wobble`` from request to request.
     """
 
     engine: Any = field(default_factory=lambda: SimulatedEngine(step_seconds=lambda batch: 0.0))
@@ -48,6 +48,7 @@ class CompletionServer:
     model: str = "tiny"
     context: int | None = 1000
     pace: float = 0.0
+    wobble: float = 0.0
     together: int = 1
     fault: Callable[[int, dict[str, Any]], Fault | None] = lambda number, body: None
     bodies: list[dict[str, Any]] = field(default_factory=list)
@@ -177,7 +178,12 @@ class CompletionServer:
         finally:
             generation.cancel()
         ids = completion.token_ids
-        logprobs = [0.0] * len(ids) if self.processed and body["top_k"] == 1 else completion.logprobs
+        wobble = self.wobble * next(self._draws)
+        logprobs = (
+            [0.0] * len(ids)
+            if self.processed and body["top_k"] == 1
+            else [logprob - wobble for logprob in completion.logprobs]
+        )
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream; charset=utf-8\r\n")
         writer.write(b"Transfer-Encoding: chunked\r\n\r\n")
         position = 0

@@ -99,6 +99,7 @@ def test_completions_are_the_servers_and_so_is_what_they_can_do():
     ("server", "lacks"),
     [
         (CompletionServer(seeds=False), {"addressed_noise": False}),
+        (CompletionServer(wobble=0.01), {"addressed_noise": False}),
         (CompletionServer(processed=False), {"logprobs": False}),
         (CompletionServer(owner="somebody", priority=False), {"cancel": False}),
         (CompletionServer(priority=False), {}),

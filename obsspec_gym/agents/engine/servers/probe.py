@@ -19,7 +19,9 @@ _SCHEDULES_BY_PRIORITY = "vllm"
 _PROMPT = (0,)
 _RANDOM = Sampling(temperature=2.0, max_tokens=8)
 _SHARP = Sampling(temperature=2.0, top_k=1, max_tokens=8)
-_SEEDS = (1, 1, 2, 3)
+_SEED, _OTHERS = 1, (2, 3)
+_SAME = 1e-4
+"""Logprobs closer than this are the same: float32 differs by about 1e-6 between batches, bfloat16 by 1e-2."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +31,7 @@ class Abilities:
     Attributes:
         model: The name under which it serves the model.
         context: Tokens the model can attend to, if the server says.
-        seeds: Whether a seed decides what is sampled.
+        seeds: Whether a seed decides what is sampled, whatever else is in the batch.
         abort: Whether a closed connection ends a request.
         priority: Whether it schedules by priority.
         logprobs: Whether logprobs are of the distribution that tokens are drawn from, filters and all.
@@ -76,26 +78,27 @@ async def find_model(client: ServerClient, model: str | None) -> tuple[Abilities
 async def probe(client: ServerClient, model: str | None) -> Abilities:
     """Asks a server for a few short completions, and judges by what comes.
 
-    Seeds are honoured if the same one gives the same tokens and another one others. Logprobs are of the processed
-    distribution if a token that top-k leaves no alternative to has probability 1. Priority is known if a request with
-    one is accepted by a server that refuses it where it does not schedule by it (vLLM). Whether it aborts what nobody
-    reads any more cannot be seen from outside: vLLM and SGLang do.
+    Seeds are honoured if the same one gives the same tokens and another one others. That a completion has the same
+    logprobs alone and beside others says that the server's arithmetic does not depend on the batch. Logprobs are of
+    the processed distribution if a token that top-k leaves no alternative to has probability 1. Priority is known if
+    a request with one is accepted by a server that refuses it where it does not schedule by it (vLLM). Whether it
+    aborts what nobody reads any more cannot be seen from outside: vLLM and SGLang do.
 
     Raises:
         EngineError: If the server cannot be reached, or gives no token ids or logprobs.
         InvalidArgumentError: As :func:`find_model`.
     """
     found, kind = await find_model(client, model)
-    drawn = await asyncio.gather(*[_sample(client, found.model, _RANDOM, seed) for seed in _SEEDS])
-    sharp = await _sample(client, found.model, _SHARP, seed=1)
-    first, again, *others = [piece.token_ids for piece in drawn]
+    alone = await _sample(client, found.model, _RANDOM, _SEED)
+    again, *others = await asyncio.gather(*[_sample(client, found.model, _RANDOM, seed) for seed in (_SEED, *_OTHERS)])
+    sharp = await _sample(client, found.model, _SHARP, _SEED)
     return replace(
         found,
-        seeds=first == again and any(other != first for other in others),
+        seeds=_same(alone, again) and any(other.token_ids != alone.token_ids for other in others),
         abort=kind in _ABORT_ON_DISCONNECT,
         priority=kind == _SCHEDULES_BY_PRIORITY and await _takes_priority(client, found.model),
-        logprobs=all(abs(logprob) < 1e-4 for logprob in sharp.logprobs),
-        sample=first,
+        logprobs=all(abs(logprob) < _SAME for logprob in sharp.logprobs),
+        sample=alone.token_ids,
     )
 
 
@@ -110,6 +113,12 @@ async def _sample(
     if not ids:
         raise EngineError(f"{client.url} ended a completion without tokens")
     return Piece(ids, tuple(logprob for piece in parts for logprob in piece.logprobs))
+
+
+def _same(one: Piece, other: Piece) -> bool:
+    return one.token_ids == other.token_ids and all(
+        abs(a - b) < _SAME for a, b in zip(one.logprobs, other.logprobs, strict=True)
+    )
 
 
 async def _takes_priority(client: ServerClient, model: str) -> bool:
