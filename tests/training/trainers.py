@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,10 @@ OURS = (
 )
 """Arguments of a trainer; all others are ``GRPOConfig``'s."""
 
+_NAMES = {field.name for field in fields(GRPOConfig)}
+_CHECKPOINTING = "activation_checkpointing" if "activation_checkpointing" in _NAMES else "gradient_checkpointing"
+"""Transformers renamed it; vLLM comes with one that is older."""
+
 
 def config(folder: Path, **changes: Any) -> GRPOConfig:
     """One step of two groups, with a loss whose gradient is easy to say."""
@@ -41,7 +46,7 @@ def config(folder: Path, **changes: Any) -> GRPOConfig:
         "output_dir": str(folder),
         "use_cpu": True,
         "bf16": False,
-        "activation_checkpointing": False,
+        _CHECKPOINTING: False,
         "per_device_train_batch_size": GROUP * len(TASKS),
         "per_device_eval_batch_size": GROUP * len(TASKS),
         "num_generations": GROUP,

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 class WeightReceiver:
-    """Mixed into vLLM's worker class, which has ``model_runner`` and ``reload_weights``."""
+    """Mixed into vLLM's worker class, which has ``device``, ``model_runner`` and ``reload_weights``."""
 
     def receive_weights_file(self: Any, path: str | None) -> None:
         """Takes over weights.
@@ -20,6 +20,8 @@ class WeightReceiver:
                 model's directory again.
         """
         self.reload_weights(weights_iterator=None if path is None else _tensors(path))
+        if self.device.type == "cpu":
+            _pack_output_layers(self.model_runner.get_model())
 
 
 def _tensors(path: str) -> Iterator[tuple[str, torch.Tensor]]:
@@ -28,3 +30,16 @@ def _tensors(path: str) -> Iterator[tuple[str, torch.Tensor]]:
     with safe_open(path, framework="pt") as file:
         for name in file.keys():  # noqa: SIM118 - not a mapping
             yield name, file.get_tensor(name)
+
+
+def _pack_output_layers(model: torch.nn.Module) -> None:
+    """Has output layers compute with their weights as they are now.
+
+    On the CPU vLLM multiplies with a packed copy of each layer's weights, made when weights of that layer are loaded.
+    An output layer that is tied to the embeddings is loaded no weights of its own, and would keep the old copy.
+    """
+    from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead
+
+    for layer in model.modules():
+        if isinstance(layer, ParallelLMHead):
+            layer.quant_method.process_weights_after_loading(layer)
