@@ -29,14 +29,18 @@ def derive_seed(*parts: int | str) -> int:
         >>> derive_seed("a", "b") == derive_seed("ab")
         False
     """
-    digest = hashlib.blake2b(digest_size=8)
-    for part in parts:
-        if isinstance(part, bool) or not isinstance(part, int | str):
-            raise TypeError(f"seed parts are ints and strings, got {type(part).__name__}")
-        encoded = str(part).encode("utf-8", "surrogatepass")
-        kind = b"i" if isinstance(part, int) else b"s"
-        digest.update(kind + len(encoded).to_bytes(8, "little") + encoded)
-    return int.from_bytes(digest.digest(), "little") >> 1
+    content = b"".join([_field(part) for part in parts])
+    return int.from_bytes(hashlib.blake2b(content, digest_size=8).digest(), "little") >> 1
+
+
+def _field(part: int | str) -> bytes:
+    if isinstance(part, bool) or not isinstance(part, int | str):
+        raise TypeError(f"seed parts are ints and strings, got {type(part).__name__}")
+    if isinstance(part, str):
+        kind, encoded = b"s", part.encode("utf-8", "surrogatepass")
+    else:
+        kind, encoded = b"i", b"%d" % part
+    return kind + len(encoded).to_bytes(8, "little") + encoded
 
 
 def turn_seed(run_seed: int, policy_step: int, episode: EpisodeId, turn: int) -> int:

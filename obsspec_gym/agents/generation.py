@@ -22,6 +22,9 @@ class Generation:
         promote: Called when a speculative generation became a committed one.
         partial: Returns the tokens sampled so far, for whoever counts them or reuses them as a draft.
 
+    Attributes:
+        finished: Clock time of the event loop at which it was done, failed or cancelled; ``None`` before.
+
     Example:
         >>> import asyncio
         >>> async def main():
@@ -33,7 +36,7 @@ class Generation:
         (1, 2)
     """
 
-    __slots__ = ("_cancel", "_future", "_partial", "_promote")
+    __slots__ = ("_cancel", "_future", "_partial", "_promote", "finished")
 
     def __init__(
         self,
@@ -46,7 +49,13 @@ class Generation:
         self._cancel = cancel
         self._promote = promote
         self._partial = partial
-        future.add_done_callback(_retrieve)
+        self.finished: float | None = None
+        future.add_done_callback(self._finish)
+
+    def _finish(self, future: asyncio.Future[Completion]) -> None:
+        self.finished = future.get_loop().time()
+        if not future.cancelled():
+            future.exception()  # is seen: a discarded generation may fail without anybody awaiting it
 
     def __await__(self) -> Generator[None, None, Completion]:
         if not self._future.done():  # like asyncio.shield, with fewer objects: thousands may wait at once
@@ -110,9 +119,3 @@ class Generation:
 def _release(waiter: asyncio.Future[None], future: asyncio.Future[Completion]) -> None:
     if not waiter.done():
         waiter.set_result(None)
-
-
-def _retrieve(future: asyncio.Future[Completion]) -> None:
-    """Marks an error as seen: a discarded generation may fail without anybody awaiting it."""
-    if not future.cancelled():
-        future.exception()

@@ -74,7 +74,7 @@ class History:
         self.segment = tuple(segment)
         self.turn: int = (parent.turn if parent else 0) + is_action
         self.length: int = (parent.length if parent else 0) + len(self.segment)
-        event = fingerprint((is_action, value, visible), exact=not is_action)
+        event = _event(is_action, value, visible)
         tokens = arrays.array("q", self.segment).tobytes()
         self.world_key: bytes = _digest(parent.world_key if parent else episode.task_id.encode(), event)
         self.key: bytes = _digest(parent.key if parent else b"", self.world_key, tokens)
@@ -219,6 +219,13 @@ def fingerprint(value: Any, *, exact: bool = False) -> bytes:
     parts: list[bytes] = []
     _write(value, parts, exact)
     return b"".join(parts)
+
+
+def _event(is_action: bool, value: Any, visible: Any) -> bytes:
+    """The fingerprint of the three, without taking them apart again."""
+    exact = not is_action
+    flag = _TRUE[exact] if is_action else _FALSE[exact]
+    return _tagged(b"t", flag + fingerprint(value, exact=exact) + fingerprint(visible, exact=exact))
 
 
 def _digest(*parts: bytes) -> bytes:

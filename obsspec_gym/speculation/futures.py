@@ -7,7 +7,6 @@ tree, and everything else is cancelled at that moment.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator
 
 from obsspec_gym.agents.generation import Generation
@@ -32,7 +31,6 @@ class Future:
             model was asked.
         prediction_ready: Clock time at which the prediction was there.
         started: Clock time at which the generation was submitted.
-        finished: Clock time at which the generation was done; ``None`` before.
         committed: Clock time at which the history became real; its submission's for one that was real at once.
         children: The futures after this one's action, by key.
         branching: The question what follows this future's action; ``None`` before it is put.
@@ -40,8 +38,8 @@ class Future:
         draft: Tokens that were given to the generation to verify.
     """
 
-    __slots__ = ("branching", "chance", "children", "committed", "draft", "finished", "generation", "given_up",
-                 "history", "prediction", "prediction_ready", "prediction_started", "rank", "started")  # fmt: skip
+    __slots__ = ("branching", "chance", "children", "committed", "draft", "generation", "given_up", "history",
+                 "prediction", "prediction_ready", "prediction_started", "rank", "started")  # fmt: skip
 
     def __init__(
         self,
@@ -58,21 +56,14 @@ class Future:
         self.rank = rank
         self.chance = chance
         self.started = self.committed = self.prediction_started = self.prediction_ready = now
-        self.finished: float | None = None
         self.children: dict[bytes, Future] = {}
         self.branching: Question | None = None
         self.given_up = False
         self.draft = 0
-        if generation is not None:
-            generation.add_done_callback(self._finish)
 
     def begin(self, chance: float, generation: Generation, now: float) -> None:
         """Generates what was declined before."""
         self.chance, self.generation, self.started = chance, generation, now
-        generation.add_done_callback(self._finish)
-
-    def _finish(self) -> None:
-        self.finished = asyncio.get_running_loop().time()
 
     @property
     def usable(self) -> bool:

@@ -88,7 +88,9 @@ class TurnRecorder:
 
 def _generated(future: Future, now: float) -> Span:
     """Its generation, as far as it has come."""
-    return Span(future.started, now if future.finished is None else future.finished)
+    assert future.generation is not None
+    finished = future.generation.finished
+    return Span(future.started, now if finished is None else finished)
 
 
 def _accepted(future: Future) -> int:
