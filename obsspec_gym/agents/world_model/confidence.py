@@ -44,7 +44,8 @@ class Evidence:
         """What the logistic regression reads: (F,)."""
         whole = math.fsum(self.logprobs)
         probability = self.sequence_probability
-        return (max(whole, -20.0), max(min(self.logprobs), -5.0), probability, probability**4, self.surprise)
+        doubt = self.surprise * probability  # a surprise costs most where the text is sure of itself
+        return (max(whole, -20.0), max(min(self.logprobs), -5.0), probability, probability**4, self.surprise, doubt)
 
 
 FEATURES = len(Evidence((0.0,)).features)
@@ -62,7 +63,7 @@ class Confidence:
         InvalidArgumentError: If there are not as many weights as features.
 
     Example:
-        >>> confidence = Confidence(0.0, (0.0, 0.0, 4.0, 0.0, 1.0))
+        >>> confidence = Confidence(0.0, (0.0, 0.0, 4.0, 0.0, 1.0, 0.0))
         >>> confidence(Evidence((-0.01,), surprise=-3.0)) < confidence(Evidence((-0.01,)))
         True
     """

@@ -19,7 +19,7 @@ from obsspec_gym.errors import InvalidArgumentError
 from obsspec_gym.types import Completion, EpisodeId
 
 START = History.start(EpisodeId("t"), "Fix it.")
-MINDFUL = Confidence(-1.0, (0.0, 0.0, 3.0, 0.0, 1.0))
+MINDFUL = Confidence(-1.0, (0.0, 0.0, 3.0, 0.0, 1.0, 0.5))
 
 
 @given(
