@@ -35,7 +35,7 @@ DEFAULTS: dict[str, Any] = {
     "prompt": 64,
     "tokens": 64,
     "repeats": 3,
-    "episodes": 21,
+    "episodes": 14,
     "seed": 0,
     "servers": "",
 }
