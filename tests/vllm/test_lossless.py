@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import threading
+import multiprocessing
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("vllm", reason="vLLM is not installed here: make test-vllm")
 
 from obsspec_gym.agents.engine.vllm import VLLMEngine
-from obsspec_gym.errors import ClosedError, GenerationCancelled
+from obsspec_gym.errors import EngineError
 from obsspec_gym.speculation.comparison import compare
 from obsspec_gym.speculation.record import Fate
 from obsspec_gym.types import Sampling
@@ -41,20 +41,21 @@ def test_500_turns_in_mixed_batches_with_prefix_caching(engine: Any) -> None:
     check(engine, World(seed=2), Sampling(max_tokens=10, temperature=0.8, top_p=0.9), turns=100, environments=4)
 
 
-def test_under_preemption_and_closed_with_work_under_way(model_path: Path) -> None:
-    """So little memory that requests lose theirs and begin again."""
+def test_under_preemption_and_when_vllm_dies(model_path: Path) -> None:
+    """So little memory that requests lose theirs and begin again. Then its process is killed."""
 
     async def main() -> None:
         generation = engine.submit([1], Sampling(max_tokens=400), 0)
         await until(lambda: bool(generation.partial()))
-        engine.close()
-        with pytest.raises(GenerationCancelled):
+        [process] = set(multiprocessing.active_children()) - before
+        process.kill()
+        with pytest.raises(EngineError, match="ended unexpectedly"):
             await generation
-        with pytest.raises(ClosedError):
+        with pytest.raises(EngineError, match="ended unexpectedly"):
             engine.submit([1], Sampling(), 0)
 
+    before = set(multiprocessing.active_children())
     with VLLMEngine(model_path, max_running=16, kv_cache_bytes=20 * BLOCK_BYTES) as engine:
         check(engine, World(seed=3), Sampling(max_tokens=24), turns=200, environments=12)
         assert engine.metrics.preemptions > 0
         asyncio.run(main())
-    assert not [thread for thread in threading.enumerate() if thread.name == "obsspec-vllm"]
