@@ -59,21 +59,27 @@ def run(*, envs: str, turns: int, steps: int, repeats: int, report: Callable[[st
     counts = _counts(envs)
     if turns < 2 or steps < 1 or repeats < 1:
         raise InvalidArgumentError(f"turns must be >= 2, steps and repeats >= 1, got {turns}, {steps} and {repeats}")
-    measured: dict[int, dict[str, list[float]]] = {count: {"ours": [], "skeleton": [], "own": []} for count in counts}
+    measured: dict[int, dict[str, list[float]]] = {
+        count: {"ours": [], "skeleton": [], "own": [], "collecting": []} for count in counts
+    }
     for kind in (_Ours, _Skeleton):
         _microseconds(kind, 1, turns, min(64, steps))  # what is done once is in no measurement
     for repeat in range(repeats):
         for count in counts:
-            ours = _microseconds(_Ours, count, turns, steps)
-            skeleton = _microseconds(_Skeleton, count, turns, steps)
-            for name, value in (("ours", ours), ("skeleton", skeleton), ("own", ours - skeleton)):
+            ours, collecting = _microseconds(_Ours, count, turns, steps)
+            skeleton, collecting_bare = _microseconds(_Skeleton, count, turns, steps)
+            own = ours - skeleton
+            rows = {"ours": ours, "skeleton": skeleton, "own": own, "collecting": collecting - collecting_bare}
+            for name, value in rows.items():
                 measured[count][name].append(value)
-            report(f"repeat {repeat + 1} of {repeats}, {count} environments: {ours - skeleton:.0f} microseconds a step")
+            report(f"repeat {repeat + 1} of {repeats}, {count} environments: {own:.0f} microseconds a step")
     spreads = {count: {name: Spread.of(values) for name, values in rows.items()} for count, rows in measured.items()}
-    own = [spreads[count]["own"].median for count in counts]
+    medians = [spreads[count]["own"].median for count in counts]
+    without = [spreads[count]["own"].median - spreads[count]["collecting"].median for count in counts]
     return {
-        "microseconds_per_step": max(own),
-        "growth": own[-1] / own[0],
+        "microseconds_per_step": max(medians),
+        "growth": medians[-1] / medians[0],
+        "growth_without_collecting": without[-1] / without[0],
         "turns": turns,
         "repeats": repeats,
         "envs": {
@@ -96,27 +102,56 @@ def _counts(envs: str) -> list[int]:
     return counts
 
 
-def _microseconds(kind: type[_Ours] | type[_Skeleton], envs: int, turns: int, steps: int) -> float:
-    """CPU of a step of environments that are in full swing: ``envs`` at a time, as many episodes as are needed."""
+def _microseconds(kind: type[_Ours] | type[_Skeleton], envs: int, turns: int, steps: int) -> tuple[float, float]:
+    """CPU of a step of environments that are in full swing: ``envs`` at a time, as many episodes as are needed.
+
+    Returns:
+        All of it, and that of the garbage collector.
+    """
     rounds = max(1, -(-steps // (envs * turns)))
 
-    async def everyone() -> float:
-        runner, spent = kind(turns), 0.0
+    async def everyone() -> tuple[float, float]:
+        runner, spent, collecting = kind(turns), 0.0, 0.0
         for number in range(rounds):
             gate = _Gate(envs)
             episodes = [asyncio.ensure_future(runner.play(number * envs + env, gate)) for env in range(envs)]
             await gate.all_there()
             # Beginning so many at once is another matter, and so is the garbage of that.
             gc.collect()
-            began = time.process_time()
-            gate.open()
-            await asyncio.gather(*episodes)
-            spent += time.process_time() - began
+            with _Collector() as collector:
+                began = time.process_time()
+                gate.open()
+                await asyncio.gather(*episodes)
+                spent += time.process_time() - began
+            collecting += collector.seconds
         await runner.close()
-        return spent
+        return spent, collecting
 
     with asyncio.Runner(loop_factory=VirtualClockLoop) as runner:
-        return 1e6 * runner.run(everyone()) / (rounds * envs * turns)
+        spent, collecting = runner.run(everyone())
+    return 1e6 * spent / (rounds * envs * turns), 1e6 * collecting / (rounds * envs * turns)
+
+
+class _Collector:
+    """Sums up the CPU seconds of the garbage collector while it is entered."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self._began = 0.0
+
+    def __enter__(self) -> _Collector:
+        gc.callbacks.append(self._note)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        gc.callbacks.remove(self._note)
+
+    def _note(self, phase: str, info: dict[str, int]) -> None:
+        now = time.process_time()
+        if phase == "start":
+            self._began = now
+        else:
+            self.seconds += now - self._began
 
 
 class _Gate:

@@ -20,7 +20,10 @@ def test_our_own_is_ours_minus_the_skeleton() -> None:
     for row in rows.values():
         assert row["own"] == pytest.approx(row["ours"] - row["skeleton"])
         assert row["ours"] > row["skeleton"] > 0
+        assert row["collecting"] < row["own"]
     assert result["microseconds_per_step"] == max(row["own"] for row in rows.values())
+    without = [row["own"] - row["collecting"] for row in rows.values()]
+    assert result["growth_without_collecting"] == pytest.approx(without[1] / without[0])
     assert result["growth"] == pytest.approx(rows["16"]["own"] / rows["1"]["own"])
 
 
