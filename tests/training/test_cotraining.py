@@ -271,6 +271,7 @@ def ranks(pretrained: Any, tokenizer: Any, tmp_path_factory: Any) -> list[dict[s
     return [json.loads((folder / f"{rank}.json").read_text()) for rank in (0, 1)]
 
 
+@pytest.mark.timeout(600)  # the first of them starts two processes, which import torch
 def test_two_processes_have_the_world_model_of_one(
     ranks: list[dict[str, Any]], pretrained: Any, tokenizer: Any
 ) -> None:
@@ -279,19 +280,24 @@ def test_two_processes_have_the_world_model_of_one(
 
     assert ranks[0]["processes"] == ranks[1]["processes"] == 2
     assert ranks[0]["digest"] == ranks[1]["digest"]
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # as theirs: sums are then in the same order
     callback = WorldModelCoTrainingCallback(reader(tokenizer), pretrained, SETTINGS)
     for reported in EPISODES:
         callback.report([each for numbers in reported[::-1] for number in numbers for each in digit_episode(number)])
         step(callback)
+    torch.set_num_threads(threads)
     assert callback._learner is not None
     assert callback._learner.digest() == ranks[0]["digest"]
 
 
+@pytest.mark.timeout(600)  # the first of them starts two processes, which import torch
 def test_weights_that_drifted_apart_are_made_equal(ranks: list[dict[str, Any]]) -> None:
     assert ranks[0]["drifted"] != ranks[1]["drifted"]
     assert ranks[0]["repaired"] == ranks[1]["repaired"]
 
 
+@pytest.mark.timeout(600)  # the first of them starts two processes, which import torch
 def test_all_processes_stop_together_where_one_fails(ranks: list[dict[str, Any]]) -> None:
     assert [rank["told"] for rank in ranks] == [1, 1]
     assert ranks[0]["handed"] == ranks[1]["handed"]
