@@ -1,7 +1,8 @@
-"""Trainings that are killed at random moments and go on each time, until one comes to its end."""
+"""Trainings that are killed at random moments and go on each time."""
 
 from __future__ import annotations
 
+import itertools
 import os
 import subprocess
 import sys
@@ -16,15 +17,15 @@ import torch
 from tests.training.distributed import QUIET
 
 
-def survive(words: Sequence[object], kills: int, random: Random) -> list[str]:
-    """Runs the script until it is done, and kills it ``kills`` times on the way.
+def kill(words: Sequence[object], kills: int, random: Random) -> list[str]:
+    """Runs the script ``kills`` times, and kills it each time.
 
-    Each time it lives for some of the events that it announces, and then for a part of a second. Every second time
-    the event is the beginning of a save.
+    It lives for some of the events that it announces, and then for a part of a second. Every second time the event is
+    the beginning of a save.
 
     Args:
-        words: The script's arguments.
-        kills: How often it is killed, with SIGKILL.
+        words: The script's arguments; it goes on each time from where it was.
+        kills: How often.
         random: Draws the moments.
 
     Returns:
@@ -33,15 +34,11 @@ def survive(words: Sequence[object], kills: int, random: Random) -> list[str]:
     moments = []
     for number in range(kills):
         kind = "saving" if number % 2 == 0 else ""
-        moment = _run(words, kind, lives=random.randrange(1, 4), delay=random.uniform(0, 0.1))
-        assert moment is not None, "it was done before it was killed"
-        moments.append(moment)
-    assert _run(words) is None
+        moments.append(_killed(words, kind, lives=random.randrange(1, 4), delay=random.uniform(0, 0.1)))
     return moments
 
 
-def _run(words: Sequence[object], kind: str = "", lives: int | None = None, delay: float = 0) -> str | None:
-    """The event after which it was killed; ``None`` if it was not."""
+def _killed(words: Sequence[object], kind: str, lives: int, delay: float) -> str:
     command = [sys.executable, "-m", "tests.training.script", *map(str, words)]
     with (
         tempfile.TemporaryFile("w+") as errors,
@@ -51,16 +48,13 @@ def _run(words: Sequence[object], kind: str = "", lives: int | None = None, dela
     ):
         try:
             assert process.stdout is not None
-            for line in process.stdout:
-                if lives is not None and line.startswith(kind):
-                    lives -= 1
-                    if lives == 0:
-                        time.sleep(delay)
-                        return line.strip() if process.poll() is None else None
-            if process.wait() != 0:
+            events = (line.strip() for line in process.stdout if line.startswith(kind))
+            event = next(itertools.islice(events, lives - 1, None), None)
+            time.sleep(delay)
+            if event is None or process.poll() is not None:
                 errors.seek(0)
-                raise AssertionError(errors.read()[-5000:])
-            return None
+                raise AssertionError(f"it was over before it was killed: {errors.read()[-5000:]}")
+            return event
         finally:
             process.kill()
 
