@@ -32,7 +32,7 @@ from obsspec_gym.types import Action, Prediction, Sampling, Transition
 RIDGE = 1.0
 """Weight of the squared (standardised) weights in the loss, against one verified prediction."""
 
-ENVIRONMENTS = 8
+ENVIRONMENTS, WITNESSES = 8, 16
 
 
 class Witness(LMWorldModel):
@@ -97,9 +97,10 @@ async def gather(args: argparse.Namespace) -> tuple[list[Evidence], list[bool]]:
         policy = LMPolicy(engine, tokenizer, sampling=Sampling(max_tokens=64))
         own = await rollouts(policy, "basics", tasks, 1, args.work, args.sandbox, ENVIRONMENTS)
     with TransformersEngine(args.world_model) as engine:
-        witness = Witness(engine, tokenizer)
-        await foresee(witness, own)
-    return witness.evidence, witness.matched
+        witnesses = [Witness(engine, tokenizer) for _ in range(WITNESSES)]  # the engine answers them in one batch
+        await asyncio.gather(*[foresee(witness, own[i::WITNESSES]) for i, witness in enumerate(witnesses)])
+    evidence = [each for witness in witnesses for each in witness.evidence]
+    return evidence, [each for witness in witnesses for each in witness.matched]
 
 
 def main() -> None:

@@ -169,7 +169,7 @@ def recipe(args: argparse.Namespace) -> None:
         "confidence",
         [(world / CONFIDENCE, [*judged, "--first", str(FIRST_JUDGED_INDEX), "--episodes", str(args.judged)])],
     )
-    figures = ["--sandbox", args.sandbox, "--episodes", str(args.episodes), "--sampled", str(2 * args.episodes)]
+    figures = ["--sandbox", args.sandbox, "--episodes", str(args.episodes), "--sampled", str(4 * args.episodes)]
     figures += ["--out", str(evaluation)]
     step(
         "evaluation",
