@@ -56,6 +56,6 @@ def test_under_preemption_and_when_vllm_dies(model_path: Path) -> None:
 
     before = set(multiprocessing.active_children())
     with VLLMEngine(model_path, max_running=16, kv_cache_bytes=20 * BLOCK_BYTES) as engine:
-        check(engine, World(seed=3), Sampling(max_tokens=24), turns=200, environments=12)
+        check(engine, World(seed=3), Sampling(max_tokens=24), turns=120, environments=12)
         assert engine.metrics.preemptions > 0
         asyncio.run(main())

@@ -105,8 +105,9 @@ class Service:
         self._open.set()
 
     async def _end(self) -> None:
-        if self._llm is not None:
-            self._llm.shutdown()
+        llm, self._llm = self._llm, None
+        if llm is not None:
+            llm.shutdown()
 
     async def _running(self) -> AsyncLLM:
         """vLLM, when requests may be given to it.
