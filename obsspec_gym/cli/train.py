@@ -26,6 +26,7 @@ from transformers import TrainerCallback  # noqa: E402
 from transformers.utils.logging import disable_progress_bar  # noqa: E402
 
 from obsspec_gym.training.config import read_config  # noqa: E402
+from obsspec_gym.training.grpo_options import typed  # noqa: E402
 from obsspec_gym.training.log import Entry, read_log, series  # noqa: E402
 from obsspec_gym.training.plot import plot_training  # noqa: E402
 from obsspec_gym.training.training import Training  # noqa: E402
@@ -56,7 +57,8 @@ def run_training(file: Path, settings: Sequence[str], *, dry_run: bool, resume: 
         raise InvalidArgumentError(f"{training.out} holds a training already: --resume goes on with it")
     if training.last_checkpoint is None and resume:
         raise InvalidArgumentError(f"there is no checkpoint in {training.out} to go on from")
-    output_directory(training.out)
+    if training.grpo.process_index == 0:
+        output_directory(training.out)
     disable_progress_bar()  # type: ignore[no-untyped-call]
     with TrainingProgress() as progress, training.trainer([progress]) as trainer:
         trainer.train(resume_from_checkpoint=str(training.last_checkpoint) if resume else None)
@@ -68,11 +70,11 @@ def run_training(file: Path, settings: Sequence[str], *, dry_run: bool, resume: 
 
 def _show(training: Training) -> dict[str, Any]:
     """The configuration as it was understood, GRPO's options as far as they differ from TRL's defaults."""
-    written = {**training.config.model_dump(mode="json"), "grpo": _set_in(training.grpo)}
-    console = Console()
-    console.print(yaml.safe_dump(written, sort_keys=False).rstrip(), highlight=False, markup=False)
+    grpo = _set_in(training.grpo) if training.not_here is None else typed(training.config.grpo)
+    written = {**training.config.model_dump(mode="json"), "grpo": grpo}
+    print(yaml.safe_dump(written, sort_keys=False).rstrip())
     if training.not_here is not None:
-        console.print(f"On this machine it would not start: {training.not_here}", highlight=False, markup=False)
+        print(f"# On this machine it would not start: {training.not_here}")
     return {"config": written, "not_here": training.not_here}
 
 

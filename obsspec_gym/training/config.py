@@ -92,6 +92,18 @@ class Speculation(_Section):
     adaptive: bool = True
 
 
+class EngineOptions(_Section):
+    """What generates.
+
+    Attributes:
+        kind: ``transformers``, the embedded engine, or ``vllm``.
+        options: Its arguments, such as ``driver``, ``device`` or ``capacity_tokens``.
+    """
+
+    kind: str = "transformers"
+    options: dict[str, Any] = {}
+
+
 class WorldModelOptions(_Section):
     """Who predicts observations.
 
@@ -99,27 +111,15 @@ class WorldModelOptions(_Section):
         source: ``cascade`` (memory, then the shipped model where it has nothing), ``memory``, ``shipped``, a model
             directory, ``memory+DIRECTORY``, or ``none``.
         options: Further arguments of :func:`~obsspec_gym.agents.world_model.loading.load_world_model`.
-        engine: Arguments of the language model's own engine; by default a process that stands back for the CPU, or
-            the training's accelerator.
+        engine: What its language model generates on: by default a process that stands back for the CPU, or the
+            training's accelerator.
         strict: Whether a model that cannot be loaded ends the run; otherwise it goes on without, and says so.
     """
 
     source: str = "cascade"
     options: dict[str, Any] = {}
-    engine: dict[str, Any] = {}
+    engine: EngineOptions = EngineOptions()
     strict: bool = False
-
-
-class EngineOptions(_Section):
-    """What generates.
-
-    Attributes:
-        kind: ``transformers``, the embedded engine, or another one that the trainer knows by name.
-        options: Its arguments, such as ``driver``, ``device`` or ``capacity_tokens``.
-    """
-
-    kind: str = "transformers"
-    options: dict[str, Any] = {}
 
 
 class TrainConfig(_Section):

@@ -9,6 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, get_type_hints
 
+import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
 
@@ -25,7 +26,7 @@ from obsspec_gym.speculation.adaptive import AdaptiveSelector
 from obsspec_gym.speculation.selector import FixedSelector, Selector
 from obsspec_gym.training import checkpoints
 from obsspec_gym.training.arguments import check_engine
-from obsspec_gym.training.config import Tasks, TrainConfig, as_declared, refuse_unknown
+from obsspec_gym.training.config import EngineOptions, Tasks, TrainConfig, as_declared, refuse_unknown
 from obsspec_gym.training.cotraining import WorldModelCoTrainingCallback
 from obsspec_gym.training.cotraining_settings import CoTraining
 from obsspec_gym.training.dataset import task_dataset
@@ -68,10 +69,8 @@ class Training:
         self.suite = _suite(config)
         self.policy = model_directory(config.policy, "policy")
         self._world_model = _world_model_directory(config.world_model.source)
-        check_engine(config.engine.kind)
-        if config.engine.kind == "transformers":
-            _check_names(config.engine.options, TransformersEngine, "engine.options.")
-        _check_names(config.world_model.engine, TransformersEngine, "world_model.engine.")
+        _check_engine_options(config.engine, "engine.options.")
+        _check_engine_options(config.world_model.engine, "world_model.engine.options.")
         _check_names(config.world_model.options, load_world_model, "world_model.options.")
         self.terminal_options = _terminal_options(config)
         self.grpo, self.not_here = make_grpo_config(config.grpo)
@@ -107,11 +106,8 @@ class Training:
         config = self.config
         with ExitStack() as stack:
             world_model = self._load_world_model()
-            learns: list[TrainerCallback] = []
             if world_model is not None:
                 stack.callback(world_model.close)
-            if world_model is not None and self._world_model is not None and self._cotraining is not None:
-                learns = [WorldModelCoTrainingCallback(world_model, self._world_model, self._cotraining)]
             trainer = stack.enter_context(
                 ObsSpecGRPOTrainer(
                     AutoModelForCausalLM.from_pretrained(self.policy, dtype=config.dtype, local_files_only=True),
@@ -129,7 +125,7 @@ class Training:
                     engine=config.engine.kind,
                     engine_options=config.engine.options,
                     peft_config=_lora(config.lora),
-                    callbacks=[*learns, LogFile(self.log), *callbacks],
+                    callbacks=[*self._cotrain(world_model), LogFile(self.log), *callbacks],
                 )
             )
             for others in (PrinterCallback, ProgressCallback):
@@ -141,13 +137,18 @@ class Training:
         section = self.config.world_model
         if section.source == NONE:
             return None
-        device = self.grpo.device
-        # A late prediction costs one chance, a late policy costs everybody.
-        engine = {"niceness": 10} if device.type == "cpu" else {"device": str(device)}
-        engine |= {"driver": "process" if device.type == "cpu" else "thread", **section.engine}
-        chosen = {name: engine.pop(name) for name in ("driver", "dtype") if name in engine}
-        options = {**chosen, "engine_options": engine, **section.options}
-        return load_or_do_without(section.source, options, strict=section.strict)
+        engine = dict(section.engine.options)
+        if section.engine.kind == "transformers":
+            engine = _beside_others(self.grpo.device) | engine
+        named = {name: engine.pop(name) for name in ("driver", "dtype") if name in engine}
+        options: dict[str, Any] = {"engine": section.engine.kind, "engine_options": engine, **named}
+        return load_or_do_without(section.source, options | section.options, strict=section.strict)
+
+    def _cotrain(self, world_model: WorldModel | None) -> list[TrainerCallback]:
+        """What trains the world model, where that is asked for and there is one."""
+        if world_model is None or self._world_model is None or self._cotraining is None:
+            return []
+        return [WorldModelCoTrainingCallback(world_model, self._world_model, self._cotraining)]
 
     def _read_cotraining(self, options: Mapping[str, Any] | None) -> CoTraining | None:
         if options is None:
@@ -195,6 +196,23 @@ def _terminal_options(config: TrainConfig) -> dict[str, Any]:
 def _world_model_directory(source: str) -> Path | None:
     """Where the language model is that predicts, if there is one."""
     return None if source == NONE else world_model_parts(source)[1]
+
+
+def _beside_others(device: torch.device) -> dict[str, Any]:
+    """How the world model's engine runs: a late prediction costs one chance, a late policy costs everybody."""
+    if device.type == "cpu":
+        return {"driver": "process", "niceness": 10}
+    return {"driver": "thread", "device": str(device)}
+
+
+def _check_engine_options(engine: EngineOptions, where: str) -> None:
+    check_engine(engine.kind)
+    if engine.kind == "vllm":
+        from obsspec_gym.agents.engine.vllm import VLLMEngine
+
+        _check_names(engine.options, VLLMEngine, where)
+    else:
+        _check_names(engine.options, TransformersEngine, where)
 
 
 def _check_names(options: Mapping[str, Any], function: Callable[..., Any], where: str) -> None:

@@ -63,7 +63,10 @@ def test_values_are_of_the_type_that_trl_declares() -> None:
         ({"policy": "/nonsense"}, "expected 'shipped' or a directory with a config.json, got '/nonsense'"),
         ({"world_model": {"source": "memory+/nonsense"}}, "a directory with a config.json, got '/nonsense'"),
         ({"world_model": {"options": {"sur": 1}}}, "there is no option world_model.options.sur; did you mean"),
-        ({"world_model": {"engine": {"divice": 1}}}, "there is no option world_model.engine.divice; did you mean"),
+        (
+            {"world_model": {"engine": {"options": {"divice": 1}}}},
+            "no option world_model.engine.options.divice; did you",
+        ),
         ({"engine": {"options": {"drivr": 1}}}, "there is no option engine.options.drivr; did you mean"),
         ({"engine": {"kind": "steam"}}, "got 'steam'"),
         ({"cotraining": {"stps": 1}}, "there is no option cotraining.stps; did you mean cotraining.steps?"),
