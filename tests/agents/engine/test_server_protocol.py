@@ -57,7 +57,7 @@ async def read_all(parts):
         await server.wait_closed()
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(TOKENS, st.sampled_from(["\n", "\r\n", "\r"]), st.lists(st.integers(1, 40), max_size=40), st.booleans())
 @example([(1, -1.0, "\u2028")], "\r\n", [1] * 40, True)
 def test_events_may_be_cut_anywhere(tokens, newline, cuts, comments):
