@@ -12,8 +12,8 @@ import pytest
 EXAMPLES = Path(__file__).parent.parent / "examples"
 
 
-def run(name: str) -> str:
-    done = subprocess.run([sys.executable, str(EXAMPLES / name)], capture_output=True, text=True, timeout=170)
+def run(name: str, *words: str) -> str:
+    done = subprocess.run([sys.executable, str(EXAMPLES / name), *words], capture_output=True, text=True, timeout=170)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -50,6 +50,17 @@ def test_terminal():
     found = re.search(r"(\d+) of (\d+) episodes solved; (\d+) of 32 observations", run("terminal.py"))
     assert found is not None
     assert int(found[1]) <= int(found[2])
+
+
+def test_grpo_terminal(tmp_path: Path):
+    from obsspec_gym.envs.sandbox.bubblewrap import bubblewrap_available
+
+    pytest.importorskip("trl")
+    if bubblewrap_available() is not None:
+        pytest.skip("no namespaces here")
+    words = ["--steps", "1", "--tasks", "1", "--group", "2", "--latency", "none", "--out", str(tmp_path)]
+    assert "'reward': " in run("grpo_terminal.py", *words)
+    assert (tmp_path / "model.safetensors").is_file()
 
 
 @pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.name)
