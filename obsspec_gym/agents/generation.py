@@ -41,8 +41,8 @@ class Generation:
     def __init__(
         self,
         future: asyncio.Future[Completion],
-        cancel: Callable[[], None] | None = None,
-        promote: Callable[[], None] | None = None,
+        cancel: Callable[[], object] | None = None,
+        promote: Callable[[], object] | None = None,
         partial: Callable[[], TokenIds] | None = None,
     ) -> None:
         self._future = future

@@ -137,10 +137,10 @@ class Training:
         section = self.config.world_model
         if section.source == NONE:
             return None
-        engine = dict(section.engine.options)
+        engine: dict[str, Any] = dict(section.engine.options)
         if section.engine.kind == "transformers":
             engine = _beside_others(self.grpo.device) | engine
-        named = {name: engine.pop(name) for name in ("driver", "dtype") if name in engine}
+        named: dict[str, Any] = {name: engine.pop(name) for name in ("driver", "dtype") if name in engine}
         options: dict[str, Any] = {"engine": section.engine.kind, "engine_options": engine, **named}
         return load_or_do_without(section.source, options | section.options, strict=section.strict)
 
