@@ -21,15 +21,16 @@ for _module in ("torch", "transformers", "trl", "datasets", "pydantic", "yaml", 
     if not installed(_module):
         raise MissingExtraError(_module, "train")
 
-import yaml  # noqa: E402
-from transformers import TrainerCallback  # noqa: E402
-from transformers.utils.logging import disable_progress_bar  # noqa: E402
+# What follows needs the extra, so it comes after the check that names what is missing: hence E402.
+import yaml  # noqa: E402 - after the check
+from transformers import TrainerCallback  # noqa: E402 - after the check
+from transformers.utils.logging import disable_progress_bar  # noqa: E402 - after the check
 
-from obsspec_gym.training.config import read_config  # noqa: E402
-from obsspec_gym.training.grpo_options import typed  # noqa: E402
-from obsspec_gym.training.log import Entry, read_log, series  # noqa: E402
-from obsspec_gym.training.plot import plot_training  # noqa: E402
-from obsspec_gym.training.training import Training  # noqa: E402
+from obsspec_gym.training.config import read_config  # noqa: E402 - after the check
+from obsspec_gym.training.grpo_options import typed  # noqa: E402 - after the check
+from obsspec_gym.training.log import Entry, read_log, series  # noqa: E402 - after the check
+from obsspec_gym.training.plot import plot_training  # noqa: E402 - after the check
+from obsspec_gym.training.training import Training  # noqa: E402 - after the check
 
 _LAST = 10
 """Steps whose mean stands for the end of a training."""

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import operator
 import threading
 import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from obsspec_gym.agents.engine.arguments import as_token_ids, check_seed
 from obsspec_gym.agents.engine.base import Capabilities, EngineLoad, Weights
 from obsspec_gym.agents.engine.servers.client import ServerClient
 from obsspec_gym.agents.engine.servers.loop import LoopThread
@@ -215,16 +215,12 @@ class ServerEngine:
     def _check(self, prompt_ids: Sequence[int], sampling: Sampling, seed: int, draft: Sequence[int]) -> TokenIds:
         if self._closed:
             raise ClosedError("this engine is closed")
-        try:
-            prompt = tuple(map(operator.index, prompt_ids))
-        except TypeError as error:
-            raise InvalidArgumentError(f"token ids of the prompt must be integers: {error}") from error
+        prompt = as_token_ids("prompt", prompt_ids)
         if not prompt or min(prompt) < 0:
             raise InvalidArgumentError(f"the prompt must be one or more token ids >= 0, got {list(prompt[:10])}")
         if len(draft):
             raise InvalidArgumentError("drafts cannot be sent to servers (capabilities.drafts is False)")
-        if not 0 <= seed < 2**63:
-            raise InvalidArgumentError(f"the seed must be in [0, 2**63), got {seed}")
+        check_seed(seed)
         if sampling.temperature == 0 and (sampling.top_k or sampling.top_p < 1):
             raise InvalidArgumentError("servers drop top_k and top_p where the temperature is 0: leave them out")
         if 0 < sampling.temperature < _COLDEST:

@@ -9,13 +9,13 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-import operator
 import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from obsspec_gym.agents.engine.arguments import as_token_ids, check_prompt, check_seed, check_vocabulary
 from obsspec_gym.agents.engine.base import Capabilities, EngineLoad, Weights
 from obsspec_gym.agents.generation import Generation
 from obsspec_gym.errors import ClosedError, EngineError, InvalidArgumentError, MissingExtraError
@@ -152,7 +152,7 @@ class TransformersEngine:
         """
         if self._closed:
             raise ClosedError("this engine is closed")
-        prompt, draft = _integers("prompt", prompt_ids), _integers("draft", draft)
+        prompt, draft = as_token_ids("prompt", prompt_ids), as_token_ids("draft", draft)
         self._check(prompt, sampling, seed, draft)
         number = next(self._numbers)
         future: asyncio.Future[Completion] = asyncio.get_running_loop().create_future()
@@ -180,18 +180,9 @@ class TransformersEngine:
 
     def _check(self, prompt: tuple[int, ...], sampling: Sampling, seed: int, draft: tuple[int, ...]) -> None:
         shape, limits = self._shape, self._limits
-        if not prompt:
-            raise InvalidArgumentError("the prompt must have at least one token, got none")
-        if len(prompt) >= shape.context:
-            raise InvalidArgumentError(
-                f"the prompt must be shorter than the context of {shape.context} tokens, got {len(prompt)}"
-            )
-        for name, ids in (("prompt", prompt), ("draft", draft)):
-            if ids and not (min(ids) >= 0 and max(ids) < shape.vocabulary):
-                wrong = next(token for token in ids if not 0 <= token < shape.vocabulary)
-                raise InvalidArgumentError(f"token ids of the {name} must be in [0, {shape.vocabulary}), got {wrong}")
-        if not 0 <= seed < 2**63:
-            raise InvalidArgumentError(f"the seed must be in [0, 2**63), got {seed}")
+        check_prompt(prompt, shape.context, shape.vocabulary)
+        check_vocabulary("draft", draft, shape.vocabulary)
+        check_seed(seed)
         most = row_length(min(len(prompt) + sampling.max_tokens, shape.context))
         if most > limits.capacity_tokens:
             raise InvalidArgumentError(
@@ -269,10 +260,3 @@ def _load(path: str | Path) -> PreTrainedModel:
     if missing:
         raise InvalidArgumentError(f"{path} lacks {len(missing)} weights of its model, the first is {missing[0]!r}")
     return model
-
-
-def _integers(name: str, ids: Sequence[int]) -> tuple[int, ...]:
-    try:
-        return tuple(map(operator.index, ids))
-    except TypeError as error:
-        raise InvalidArgumentError(f"token ids of the {name} must be integers: {error}") from error

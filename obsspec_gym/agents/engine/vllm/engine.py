@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import functools
 import itertools
-import operator
 import weakref
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from obsspec_gym.agents.engine.arguments import as_token_ids, check_prompt, check_seed
 from obsspec_gym.agents.engine.base import Capabilities, EngineLoad, Weights
 from obsspec_gym.agents.engine.embedded.inbox import Inbox
 from obsspec_gym.agents.engine.vllm.launch import launch
@@ -22,7 +22,7 @@ from obsspec_gym.agents.engine.vllm.settings import DtypeName, OwnDrafts, Settin
 from obsspec_gym.agents.engine.vllm.source import Source
 from obsspec_gym.agents.engine.vllm.weights import load
 from obsspec_gym.agents.generation import Generation
-from obsspec_gym.errors import ClosedError, InvalidArgumentError, MissingExtraError
+from obsspec_gym.errors import ClosedError, EngineError, InvalidArgumentError, MissingExtraError
 from obsspec_gym.types import Completion, Hint, Priority, Sampling
 
 if TYPE_CHECKING:
@@ -135,7 +135,7 @@ class VLLMEngine:
         """
         if self._closed:
             raise ClosedError("this engine is closed")
-        prompt = _integers(prompt_ids)
+        prompt = as_token_ids("prompt", prompt_ids)
         self._check(prompt, sampling, seed, draft)
         number = next(self._numbers)
         request = Request(number, prompt, sampling, seed, priority)
@@ -143,7 +143,7 @@ class VLLMEngine:
         self._inbox.expect(number, future)
         try:
             self._service.submit(request)
-        except Exception:
+        except EngineError:
             self._inbox.forget(number)
             raise
         return Generation(
@@ -158,18 +158,8 @@ class VLLMEngine:
         self._service.cancel(number)
 
     def _check(self, prompt: tuple[int, ...], sampling: Sampling, seed: int, draft: Sequence[int]) -> None:
-        vocabulary, context = self._shape.vocabulary, self._shape.context
-        if not prompt:
-            raise InvalidArgumentError("the prompt must have at least one token, got none")
-        if len(prompt) >= context:
-            raise InvalidArgumentError(
-                f"the prompt must be shorter than the context of {context} tokens, got {len(prompt)}"
-            )
-        if not (min(prompt) >= 0 and max(prompt) < vocabulary):
-            wrong = next(token for token in prompt if not 0 <= token < vocabulary)
-            raise InvalidArgumentError(f"token ids of the prompt must be in [0, {vocabulary}), got {wrong}")
-        if not 0 <= seed < 2**63:
-            raise InvalidArgumentError(f"the seed must be in [0, 2**63), got {seed}")
+        check_prompt(prompt, self._shape.context, self._shape.vocabulary)
+        check_seed(seed)
         if len(draft):
             raise InvalidArgumentError("vLLM verifies no drafts of a caller's (capabilities.drafts), and one was given")
         if sampling.temperature == 0 and (sampling.top_k or sampling.top_p < 1):
@@ -219,10 +209,3 @@ class VLLMEngine:
 def _release(service: Service, inbox: Inbox) -> None:
     service.close()
     inbox.cancel_all()
-
-
-def _integers(ids: Sequence[int]) -> tuple[int, ...]:
-    try:
-        return tuple(map(operator.index, ids))
-    except TypeError as error:
-        raise InvalidArgumentError(f"token ids of the prompt must be integers: {error}") from error

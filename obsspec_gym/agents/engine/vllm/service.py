@@ -186,7 +186,7 @@ class Service:
             await change(llm)
             if not await llm.reset_prefix_cache():
                 raise EngineError("blocks of the old weights' cache are still in use")
-        except Exception as error:
+        except Exception as error:  # boundary: half of the weights may be new; raised below, and to all who wait
             self._fail(f"vLLM could not take over new weights: {error!r}")
             raise EngineError(self._failure) from error
         self.version += 1

@@ -103,7 +103,7 @@ class Source:
     def _select(self, state: State) -> dict[str, torch.Tensor]:
         """The model's parameters out of a state that may hold more; tied ones once."""
         with torch.device("meta"):
-            model = AutoModelForCausalLM.from_config(self.config)  # type: ignore[no-untyped-call]
+            model = AutoModelForCausalLM.from_config(self.config)  # type: ignore[no-untyped-call]  # transformers' has no types
         selected = {}
         for name, parameter in model.named_parameters():
             tensor = state.get(name)
