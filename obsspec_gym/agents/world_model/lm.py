@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
 from dataclasses import replace
 from typing import Any
 
@@ -211,10 +210,7 @@ class LMWorldModel:
 
     async def _surprise(self, history: History, action: Action) -> float:
         """How unexpected the least expected of the actions was; 0 where nobody reads it."""
-        if self._confidence is None:
-            return 0.0
-        with closing(self._surprises.ask(history, action)) as inquiry:
-            return await inquiry.answer()
+        return 0.0 if self._confidence is None else await self._surprises.lowest(history, action)
 
     def _read(self, begun: Sequence[int], completion: Completion, surprise: float) -> Prediction | None:
         """The prediction a completion stands for; ``None`` if it was cut or holds a stray control token."""

@@ -35,17 +35,36 @@ class Surprises:
         self._capacity = capacity
         self._known: OrderedDict[tuple[int, bytes], float] = OrderedDict()
 
-    def ask(self, history: History, action: Action) -> Inquiry:
-        """Starts finding out how surprising the actions of ``history`` and ``action`` are; close what it returns.
+    async def lowest(self, history: History, action: Action) -> float:
+        """How surprising the most surprising action was, the latest included.
 
         Args:
             history: Ends with the observation that ``action`` was chosen on.
             action: The latest action.
-        """
-        acts = [event for event in history.events if event.is_action]
-        return Inquiry(self, [*acts, history.act(action)])
 
-    def known(self, act: History) -> float | None:
+        Returns:
+            Bound on the log-probability of the least likely token of them all, in [LEAST, 0].
+        """
+        lowest = 0.0
+        asked: list[tuple[History, Generation, TokenIds]] = []
+        try:
+            for act in (*(event for event in history.events if event.is_action), history.act(action)):
+                surprise = self._recall(act)
+                if surprise is not None:
+                    lowest = min(lowest, surprise)
+                elif (generation := self._submit(act)) is not None:
+                    asked.append((act, *generation))
+            for act, generating, own in asked:
+                completion = await generating
+                surprise = surprise_of(own, completion)
+                self._remember(act, completion.weights_version, surprise)
+                lowest = min(lowest, surprise)
+        finally:
+            for _, generating, _ in asked:
+                generating.cancel()
+        return lowest
+
+    def _recall(self, act: History) -> float | None:
         """What was found out about an action under the present weights."""
         key = (self._engine.weights_version, act.world_key)
         if key not in self._known:
@@ -53,13 +72,13 @@ class Surprises:
         self._known.move_to_end(key)
         return self._known[key]
 
-    def learn(self, act: History, version: int, surprise: float) -> None:
+    def _remember(self, act: History, version: int, surprise: float) -> None:
         """Remembers what an answer under some version of the weights said."""
         self._known[version, act.world_key] = surprise
         if len(self._known) > self._capacity:
             self._known.popitem(last=False)
 
-    def submit(self, act: History) -> tuple[Generation, TokenIds] | None:
+    def _submit(self, act: History) -> tuple[Generation, TokenIds] | None:
         """Has the engine verify an action; with the tokens it was offered."""
         assert act.parent is not None
         place = self._locate(act.parent, act.value)
@@ -68,40 +87,6 @@ class Surprises:
         before, own = place
         sampling = Sampling(temperature=0.0, max_tokens=len(own), stop_token_ids=own[-1:])
         return self._engine.submit(before, sampling, 0, draft=own), own
-
-
-class Inquiry:
-    """One question under way.
-
-    Args:
-        surprises: Knows, or asks.
-        acts: The histories that end with the actions in question.
-    """
-
-    def __init__(self, surprises: Surprises, acts: Sequence[History]) -> None:
-        self._surprises = surprises
-        self._known: list[float] = []
-        self._asked: list[tuple[History, Generation, TokenIds]] = []
-        for act in acts:
-            surprise = surprises.known(act)
-            if surprise is not None:
-                self._known.append(surprise)
-            elif (asked := surprises.submit(act)) is not None:
-                self._asked.append((act, *asked))
-
-    async def answer(self) -> float:
-        """The bound on the log-probability of the least likely token of all the actions, in [LEAST, 0]."""
-        lowest = list(self._known)
-        for act, generation, own in self._asked:
-            completion = await generation
-            lowest.append(surprise_of(own, completion))
-            self._surprises.learn(act, completion.weights_version, lowest[-1])
-        return min(lowest, default=0.0)
-
-    def close(self) -> None:
-        """Cancels what is still under way."""
-        for _, generation, _ in self._asked:
-            generation.cancel()
 
 
 def surprise_of(own: Sequence[int], completion: Completion) -> float:
