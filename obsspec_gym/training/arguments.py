@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_args
 
+from obsspec_gym.agents.loading import EngineName
 from obsspec_gym.errors import InvalidArgumentError
 from obsspec_gym.types import Sampling
 
-ENGINES = ("transformers", "vllm")
+ENGINES = get_args(EngineName)
 """Engines that a trainer makes, by name."""
 
 _REPLACED = ("rollout_func", "tools", "environment_factory")
