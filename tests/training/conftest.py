@@ -98,10 +98,12 @@ def model_directory(pretrained: Any, tokenizer: Any, tmp_path_factory: Any) -> P
 
 
 @pytest.fixture
-def make(model: Any, tokenizer: Any, tmp_path: Path) -> Iterator[Any]:
+def make(model: Any, pretrained: Any, tokenizer: Any, tmp_path: Path) -> Iterator[Any]:
     """Makes trainers on the model."""
     from tests.training.trainers import Workshop
 
     workshop = Workshop(model, tokenizer, tmp_path)
     yield workshop
     workshop.close()
+    # A trainer's model has another forward for good, and copies of it compute with the weights of the original.
+    assert "forward" not in vars(pretrained), "a trainer was given the model that all tests share, not a copy"

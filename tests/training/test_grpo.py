@@ -128,7 +128,7 @@ def test_speculation_changes_nothing_of_the_batch(make: Workshop, pretrained: An
     terminal = functools.partial(TerminalEnv, DigitSuite(), sandbox=sandbox)
     memory = MemoryWorldModel()
     ahead = make(terminal, world_model=memory)
-    behind = make(terminal, model=pretrained, world_model=memory, speculation=Off())
+    behind = make(terminal, model=copy.deepcopy(pretrained), world_model=memory, speculation=Off())
     batches = []
     for trainer in (behind, ahead):  # the memory has seen the first when the second plays
         trainer.model.train()

@@ -94,6 +94,21 @@ def test_the_live_model_learns_and_its_twin_stays(pretrained: Any, tokenizer: An
     assert all(torch.equal(parameter, before[name]) for name, parameter in pretrained.named_parameters())
 
 
+def test_a_model_that_a_trainer_had_is_copied_with_its_own_forward(
+    make: Any, model: Any, pretrained: Any, tokenizer: Any
+) -> None:
+    make()  # TRL's trainer puts a forward into the model, which holds the model's own
+    assert "forward" in vars(model)
+    learners = [Learner(start, QUICK) for start in (model, pretrained)]
+    for learner in learners:
+        learner.learn(lessons(tokenizer, 0, 1))
+    ids = torch.arange(12)[None]
+    with torch.no_grad():
+        had, fresh = (learner.model(ids).logits for learner in learners)
+    assert torch.equal(had, fresh)
+    assert not torch.equal(had, pretrained(ids).logits)
+
+
 def test_a_continued_training_is_the_unbroken_one_bit_by_bit(pretrained: Any, tokenizer: Any, tmp_path: Any) -> None:
     unbroken = Learner(pretrained, QUICK)
     for step in range(3):

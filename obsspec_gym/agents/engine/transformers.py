@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
+import threading
 import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -249,12 +250,18 @@ def _release(driver: Driver, inbox: Inbox) -> None:
     inbox.cancel_all()
 
 
+_LOADING = threading.Lock()
+"""Transformers exchanges functions of torch and of its own for the whole process while it loads a model: two that load
+at once leave them exchanged for good, and models without their tied weights."""
+
+
 def _load(path: str | Path) -> PreTrainedModel:
     if not (Path(path) / "config.json").is_file():
         raise InvalidArgumentError(f"expected a directory with a model (config.json), got {str(path)!r}")
-    loaded: Any = AutoModelForCausalLM.from_pretrained(
-        path, local_files_only=True, dtype="auto", output_loading_info=True
-    )
+    with _LOADING:
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
+            path, local_files_only=True, dtype="auto", output_loading_info=True
+        )
     model: PreTrainedModel = loaded[0]
     missing = sorted(loaded[1]["missing_keys"])
     if missing:

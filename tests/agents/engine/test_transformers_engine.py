@@ -12,6 +12,7 @@ import sys
 import textwrap
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -19,6 +20,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 import tiny_models  # noqa: E402
+from transformers import PreTrainedModel  # noqa: E402
 
 from obsspec_gym.agents.engine.base import Engine  # noqa: E402
 from obsspec_gym.agents.engine.transformers import TransformersEngine  # noqa: E402
@@ -140,6 +142,23 @@ def test_a_directory_is_loaded_and_needs_weights_for_an_update(model, tmp_path):
     asyncio.run(main())
     with pytest.raises(InvalidArgumentError, match=r"expected a directory with a model \(config.json\)"):
         TransformersEngine(tmp_path / "missing")
+
+
+def test_engines_are_loaded_by_many_threads_at_once(tmp_path):
+    tiny_models.qwen3().save_pretrained(tmp_path)  # its embeddings are tied
+    exchanged = [(torch.nn.init, "kaiming_uniform_"), (PreTrainedModel, "tie_weights"), (torch, "linspace")]
+    before = [getattr(*where) for where in exchanged]
+
+    def completion(_):
+        async def first():
+            with TransformersEngine(tmp_path, driver="inline") as engine:
+                return (await engine.submit([2], Sampling(max_tokens=8), seed=2)).token_ids
+
+        return asyncio.run(first())
+
+    with ThreadPoolExecutor(4) as pool:
+        assert len(set(pool.map(completion, range(24)))) == 1
+    assert [getattr(*where) for where in exchanged] == before
 
 
 @pytest.mark.parametrize(
