@@ -132,7 +132,7 @@ class _OneSeed:
                     "max_completion_length": 1024,
                     "learning_rate": self.options["learning_rate"],
                     "warmup_steps": self.options["warmup"],
-                    "loss_type": "dr_grpo",
+                    "loss_type": "grpo",  # an episode that ran on for ever weighs like any other
                     "scale_rewards": "group",
                     "save_strategy": "no",
                 },

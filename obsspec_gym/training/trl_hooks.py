@@ -14,6 +14,8 @@ What is relied on, for the versions of :data:`TESTED_TRL`:
 - ``_get_train_sampler`` gives a ``RepeatSampler``, which shuffles with a generator that no checkpoint holds.
 - ``_save_checkpoint`` writes into ``_get_output_dir``, and ``_load_optimizer_and_scheduler`` is called with the
   checkpoint to resume from, after the callbacks are there.
+- ``_compute_loss`` takes tensors of ``[row]``, ``[row, 1]`` and ``[row, token]``, the latter as wide as
+  ``completion_ids`` and padded at the end where ``completion_mask`` is 0.
 - ``_metrics["train"]`` holds lists of values by name; their means are in the next entry of the log.
 """
 
@@ -114,6 +116,11 @@ class RolloutTrainer(GRPOTrainer):
     def accumulated(self) -> int:
         """Backward passes since the last optimiser step."""
         return int(self._step % self.args.gradient_accumulation_steps)
+
+    def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> torch.Tensor:
+        # TRL pads to the longest of a whole generation batch: one long episode would make all of its parts as slow.
+        loss: torch.Tensor = super()._compute_loss(model, without_padding(inputs))
+        return loss
 
     def _rollout_func(self, prompts: list[Any], trainer: Any) -> dict[str, Any]:
         batch = self.roll_out(self._batch_rows)
@@ -245,3 +252,28 @@ def environment_reward(*, trajectory: Sequence[Any], measures: Sequence[Any], lo
 def log_metric(trainer: GRPOTrainer, name: str, value: float) -> None:
     """Puts a value into the trainer's next entry of the training log; several of one name are averaged."""
     trainer._metrics["train"][name].append(value)
+
+
+def without_padding(inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """A part of a generation batch, cut to its own longest completion.
+
+    Args:
+        inputs: By name; what stands for tokens of completions is ``[row, token]`` and padded at the end.
+    """
+    mask = inputs["completion_mask"]
+    width, used = mask.shape[1], max(1, int(mask.any(dim=0).sum()))
+    return {
+        name: value[:, :used] if name in _OF_COMPLETIONS and value.shape[1:] == (width,) else value
+        for name, value in inputs.items()
+    }
+
+
+_OF_COMPLETIONS = {
+    "completion_ids",
+    "completion_mask",
+    "tool_mask",
+    "old_per_token_logps",
+    "ref_per_token_logps",
+    "sampling_per_token_logps",
+    "importance_sampling_ratio",
+}

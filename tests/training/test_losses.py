@@ -12,6 +12,9 @@ from tests.training.parts import Breaking, DigitEnv
 
 pytest.importorskip("trl")
 
+from trl.trainer.grpo_trainer import GRPOTrainer
+
+from obsspec_gym.training.trl_hooks import without_padding
 from tests.training.trainers import (
     GROUP,
     TASKS,
@@ -160,3 +163,26 @@ def test_nothing_is_nan_where_all_broke(make: Workshop, iterations: int) -> None
     assert logged(trainer, "rollout/unscored") == [1] * (2 // iterations)
     assert moved(before, weights(trainer)) == []
     assert_finite(trainer)
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_padding_that_all_of_a_part_have_changes_nothing(make: Workshop, pretrained: Any, loss: str) -> None:
+    """TRL pads to the longest of a generation batch; its parts are computed without what only others need."""
+    trainer = make(loss_type=loss)
+    trainer.train()
+    inputs = {
+        name: value[:GROUP] if isinstance(value, torch.Tensor) and value.dim() else value
+        for name, value in trainer.inputs.items()
+    }
+    width = inputs["completion_ids"].shape[1]
+    padded = {
+        name: torch.nn.functional.pad(value, (0, 50))
+        if isinstance(value, torch.Tensor) and value.dim() == 2 and not name.startswith("prompt")
+        else value
+        for name, value in inputs.items()
+    }
+    losses = [GRPOTrainer._compute_loss(trainer, trainer.model, part) for part in (inputs, padded)]
+    torch.testing.assert_close(*losses)
+    torch.testing.assert_close(trainer._compute_loss(trainer.model, padded), losses[0])
+    assert trainer.logps.shape[1] <= width
+    assert without_padding(padded)["completion_ids"].shape[1] <= width
