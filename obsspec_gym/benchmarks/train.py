@@ -33,7 +33,7 @@ DEFAULTS: dict[str, Any] = {
     "steps": 60,
     "tasks": 8,
     "group": 8,
-    "learning_rate": 1e-4,
+    "learning_rate": 2e-4,
     "warmup": 6,
     "evaluation": 200,
     "envs": 8,

@@ -5,8 +5,7 @@ run and of what the generation takes. One that does not come true still hides wh
 draft it becomes; otherwise it has cost every generation that ran beside it a share of a step, and all of them the
 reading of its prompt. Both are expectations over what was seen so far: how often predictions match, by source and kind
 of action; how long tools and generations take, in quantiles; how a step slows with its batch. An engine that is kept
-busy anyway gains nothing by starting early, so what is hidden counts only for the part of the engine that is free. And
-where an engine computes on processors that the tools need, too, what it computes for nothing is time that they lose.
+busy anyway gains nothing by starting early, so what is hidden counts only for the part of the engine that is free.
 """
 
 from __future__ import annotations
@@ -68,8 +67,7 @@ class Price:
     """What a speculative generation costs those that run beside it.
 
     Attributes:
-        share: The share of each of its seconds that they lose, all together; and that the engine, or the machine both
-            compute on, is not free.
+        share: The share of each of its seconds that they lose, all together; and that the engine is not free.
         least: Seconds it is charged for even if it is given up at once, for reading its prompt.
     """
 
@@ -311,7 +309,6 @@ class AdaptiveSelector(Selector):
         committed = max(0.0, load.running - load.speculative)
         others = 0.5 * (committed + min(self._running, float(load.running))) + self._chances * load.speculative
         share = self._steps.cost().share(others, load.running + 1.0)
-        share = max(share, load.contended)
         return Price(share, READING * _median(self._generations.quantiles()))
 
     def _crowded(self, load: EngineLoad) -> bool:

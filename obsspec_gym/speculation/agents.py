@@ -26,7 +26,7 @@ MEMORY = "memory"
 NONE = "none"
 _MEMORY_AND = "memory+"
 
-_MODEL_NICENESS = 19
+_MODEL_NICENESS = 10
 """A late prediction costs one chance, a late policy costs everybody."""
 
 

@@ -201,7 +201,7 @@ def _world_model_directory(source: str) -> Path | None:
 def _beside_others(device: torch.device) -> dict[str, Any]:
     """How the world model's engine runs: a late prediction costs one chance, a late policy costs everybody."""
     if device.type == "cpu":
-        return {"driver": "process", "niceness": 19}
+        return {"driver": "process", "niceness": 10}
     return {"driver": "thread", "device": str(device)}
 
 

@@ -119,7 +119,8 @@ class RolloutTrainer(GRPOTrainer):
 
     def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> torch.Tensor:
         # TRL pads to the longest of a whole generation batch: one long episode would make all of its parts as slow.
-        loss: torch.Tensor = super()._compute_loss(model, without_padding(inputs))
+        parts = without_padding(inputs)
+        loss: torch.Tensor = super()._compute_loss(model, parts)  # type: ignore[no-untyped-call]  # TRL's has no types
         return loss
 
     def _rollout_func(self, prompts: list[Any], trainer: Any) -> dict[str, Any]:

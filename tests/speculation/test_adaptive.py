@@ -106,16 +106,6 @@ def test_a_busy_engine_is_left_alone() -> None:
     assert selector.chance(candidate()) == 0.0
 
 
-def test_processors_that_tools_need_are_left_to_them() -> None:
-    selector = teach(teach(AdaptiveSelector(), times=60), matched=False, times=40)
-    assert selector.budget(acted()).generate
-    selector.attach(lambda: EngineLoad(running=1, contended=0.9))
-    budgets = [selector.budget(acted()) for _ in range(16)]
-    assert not any(budget.generate for budget in budgets if budget.depth)
-    assert "price 0.90" in budgets[0].reason
-    assert selector.chance(candidate()) == 0.0
-
-
 def test_what_a_wrong_guess_leaves_as_a_draft_is_worth_something() -> None:
     def after(selector: AdaptiveSelector, accepted: int) -> float:
         following = acted().observe("out").act("make")

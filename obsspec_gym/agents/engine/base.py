@@ -47,8 +47,6 @@ class EngineLoad:
         speculative: How many of both are speculative.
         cached_tokens: KV-cache slots in use, in tokens.
         capacity_tokens: KV-cache slots in all, in tokens.
-        contended: The part of each of the engine's seconds that others on this machine lose, 0 to 1, since it computes
-            on processors that tools need, too. 0 for engines that run elsewhere or on accelerators.
     """
 
     running: int = 0
@@ -56,7 +54,6 @@ class EngineLoad:
     speculative: int = 0
     cached_tokens: int = 0
     capacity_tokens: int = 0
-    contended: float = 0.0
 
 
 @runtime_checkable

@@ -64,9 +64,8 @@ class TransformersEngine:
         step_seconds: For the inline driver: seconds on the event loop's clock that one step takes. For the process
             driver: seconds that a step takes at least, the pace of a larger model.
         threads: For the process driver: CPU threads of the engine's process.
-        niceness: For the process driver: how far the engine stands back behind other processes for the CPU, 0 to 19; at
-            19 it gives its processor up as soon as another wants it. A world model is worth it: a late prediction costs
-            a chance, a late policy costs everybody.
+        niceness: For the process driver: how far the engine stands back behind other processes for the CPU, 0 to 19.
+            A world model is worth it: a late prediction costs a chance, a late policy costs everybody.
 
     Raises:
         InvalidArgumentError: If the model is of another architecture, weights of it are missing or of another shape,

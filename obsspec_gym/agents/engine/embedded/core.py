@@ -6,15 +6,12 @@ Whoever calls it (see ``drivers``) calls it from one thread at a time.
 from __future__ import annotations
 
 import math
-import time
-import traceback
 from collections.abc import Sequence
 
 import torch
 
 from obsspec_gym.agents.engine.base import EngineLoad
 from obsspec_gym.agents.engine.embedded.batch import Batch, Span
-from obsspec_gym.agents.engine.embedded.contention import Contention
 from obsspec_gym.agents.engine.embedded.kv import KVRows, Row
 from obsspec_gym.agents.engine.embedded.model import LeanModel
 from obsspec_gym.agents.engine.embedded.prefix import PrefixTree
@@ -37,7 +34,6 @@ class Core:
         weights_version: Of the weights in use.
         step_rows: Rows of the last step.
         times: How long steps take.
-        contention: Whether they wait for a processor.
     """
 
     def __init__(self, weights: ModelWeights, limits: Limits) -> None:
@@ -45,7 +41,6 @@ class Core:
         self.weights_version = 0
         self.step_rows = 0
         self.times = StepTimes()
-        self.contention = Contention()
         self._weights = weights
         self._model = LeanModel(weights)
         self._sampler = Sampler(weights.shape.vocabulary, weights.block.device)
@@ -73,7 +68,6 @@ class Core:
             speculative=sum(r.priority is Priority.SPECULATIVE for r in list(self._requests.values())),
             cached_tokens=self._scheduler.computed_tokens(),
             capacity_tokens=self.limits.capacity_tokens,
-            contended=self.contention.share,
         )
 
     def apply(self, command: Command) -> None:
@@ -145,31 +139,6 @@ class Core:
         """Is told how long the last step took, by the clock of whoever runs it."""
         if self.step_rows:
             self.times.add(self.step_rows, seconds)
-
-    def timed_step(self, least: float = 0.0) -> list[Finished]:
-        """A step in real time, from which is learnt how long steps take and whether they wait for a processor.
-
-        Args:
-            least: Seconds it takes at least; what is left of them it sleeps.
-        """
-        began, processor = time.perf_counter(), time.thread_time()
-        finished = self.guarded_step()
-        computing, processor = time.perf_counter() - began, time.thread_time() - processor
-        if least > computing:
-            time.sleep(least - computing)
-        whole = time.perf_counter() - began
-        self.took(whole)
-        if self._weights.block.device.type == "cpu":
-            self.contention.add(whole, computing, processor)
-        return finished
-
-    def guarded_step(self) -> list[Finished]:
-        """A step whose failure becomes the failure of the requests that were in it."""
-        try:
-            return self.step()
-        except Exception as error:  # noqa: BLE001 - boundary: whatever breaks in a step is told to everybody who waits
-            detail = "".join(traceback.format_exception(error)).strip()
-            return self.fail_all(f"a step of the engine failed: {error!r}\n{detail}")
 
     def _schedule(self) -> tuple[list[Work], Batch | None]:
         scheduler = self._scheduler

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
+import traceback
 from collections import deque
 from collections.abc import Callable
 from typing import Protocol
@@ -40,6 +42,15 @@ class Driver(Protocol):
     def close(self) -> None:
         """Stops. Idempotent. Delivers nothing more."""
         ...
+
+
+def guarded_step(core: Core) -> list[Finished]:
+    """A step whose failure becomes the failure of the requests that were in it."""
+    try:
+        return core.step()
+    except Exception as error:  # noqa: BLE001 - boundary: whatever breaks in a step is told to everybody who waits
+        detail = "".join(traceback.format_exception(error)).strip()
+        return core.fail_all(f"a step of the engine failed: {error!r}\n{detail}")
 
 
 class InlineDriver:
@@ -100,7 +111,7 @@ class InlineDriver:
         with self._lock:
             self._apply()
             busy = self._core.busy
-            finished = self._core.guarded_step() if busy else []
+            finished = guarded_step(self._core) if busy else []
             progress = self._core.progress() if busy else None
             if busy:
                 self._core.took(self._step_seconds)
@@ -199,7 +210,9 @@ class ThreadDriver:
             else:
                 core.apply(command)
         if core.busy:
-            finished = core.timed_step()
+            began = time.perf_counter()
+            finished = guarded_step(core)
+            core.took(time.perf_counter() - began)
             self._inbox.note(core.progress())
             if finished:
                 self._inbox.deliver(finished)

@@ -38,8 +38,7 @@ class Terms:
 
     Attributes:
         threads: CPU threads.
-        niceness: How far it stands back behind other processes for the CPU, 0 to 19; at 19 it gives its processor up at
-            once.
+        niceness: How far it stands back behind other processes for the CPU, 0 to 19.
         step_seconds: Seconds a step takes at least: the pace of a larger model.
     """
 

@@ -10,11 +10,9 @@ from multiprocessing.connection import Connection
 import torch
 
 from obsspec_gym.agents.engine.embedded.core import Core
+from obsspec_gym.agents.engine.embedded.drivers import guarded_step
 from obsspec_gym.agents.engine.embedded.process import Pause, Paused, Ready, Report, Resume, map_memory
 from obsspec_gym.agents.engine.embedded.weights import ModelWeights
-
-LAST = 19
-"""The niceness that stands behind everybody."""
 
 _STEPS_A_REPORT = 4
 _CHECK_SECONDS = 1.0
@@ -26,20 +24,13 @@ def main(messages: int, memory: int) -> None:
     with Connection(messages) as connection:
         try:
             setup = connection.recv()
-            _stand_back(setup.terms.niceness)
+            os.nice(setup.terms.niceness)
             torch.set_num_threads(setup.terms.threads)
             weights = ModelWeights(setup.shape, map_memory(memory, setup.dtype))
             connection.send(Ready())
             _serve(connection, Core(weights, setup.limits), parent, setup.terms.step_seconds)
         except (EOFError, BrokenPipeError, ConnectionResetError):
             return  # the other side is gone
-
-
-def _stand_back(niceness: int) -> None:
-    os.nice(niceness)
-    if niceness == LAST and hasattr(os, "SCHED_IDLE"):
-        # Behind everybody, and off the CPU at once when another wakes up: being nice alone keeps it for some ms more.
-        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
 
 
 def _serve(connection: Connection, core: Core, parent: int, step_seconds: float) -> None:
@@ -54,7 +45,11 @@ def _serve(connection: Connection, core: Core, parent: int, step_seconds: float)
         if not core.busy:
             continue
         steps += 1
-        finished = core.timed_step(step_seconds)
+        began = time.monotonic()
+        finished = guarded_step(core)
+        if step_seconds:
+            time.sleep(max(0.0, began + step_seconds - time.monotonic()))
+        core.took(time.monotonic() - began)
         if finished or not core.busy or steps % _STEPS_A_REPORT == 0:
             connection.send(Report(finished, core.load(), core.progress()))
 
