@@ -137,8 +137,8 @@ class Learner:
 
 def _copy(model: PreTrainedModel, device: str) -> PreTrainedModel:
     copied = copy.deepcopy(model)
-    # TRL and Accelerate put a forward of their own into the models they train; it holds the original's, and a copy with
-    # it would compute with the original's weights.
+    # TRL puts a forward of its own into the model it trains; its closure holds the model's own, bound, so that a copy
+    # with it would compute with the original's weights.
     for module in copied.modules():
         vars(module).pop("forward", None)
     copied.to(device=torch.device(device), dtype=torch.float32)  # type: ignore[call-arg]  # a decorator hides its types

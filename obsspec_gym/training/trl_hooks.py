@@ -43,6 +43,17 @@ from obsspec_gym.training.rollout import RolloutBatch
 TESTED_TRL = "1.16"
 """The minor version of TRL that the hooks below were written and tested for."""
 
+_OF_COMPLETIONS = {
+    "completion_ids",
+    "completion_mask",
+    "tool_mask",
+    "old_per_token_logps",
+    "ref_per_token_logps",
+    "sampling_per_token_logps",
+    "importance_sampling_ratio",
+}
+"""What of a generation batch is ``[row, token]`` of completions, or can be."""
+
 
 class RolloutTrainer(GRPOTrainer):
     """A ``GRPOTrainer`` whose completions come from :meth:`roll_out`, and whose checkpoints are whole and complete.
@@ -267,14 +278,3 @@ def without_padding(inputs: Mapping[str, Any]) -> dict[str, Any]:
         name: value[:, :used] if name in _OF_COMPLETIONS and value.shape[1:] == (width,) else value
         for name, value in inputs.items()
     }
-
-
-_OF_COMPLETIONS = {
-    "completion_ids",
-    "completion_mask",
-    "tool_mask",
-    "old_per_token_logps",
-    "ref_per_token_logps",
-    "sampling_per_token_logps",
-    "importance_sampling_ratio",
-}

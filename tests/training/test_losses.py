@@ -166,7 +166,7 @@ def test_nothing_is_nan_where_all_broke(make: Workshop, iterations: int) -> None
 
 
 @pytest.mark.parametrize("loss", LOSSES)
-def test_padding_that_all_of_a_part_have_changes_nothing(make: Workshop, pretrained: Any, loss: str) -> None:
+def test_padding_that_all_of_a_part_have_changes_nothing(make: Workshop, loss: str) -> None:
     """TRL pads to the longest of a generation batch; its parts are computed without what only others need."""
     trainer = make(loss_type=loss)
     trainer.train()
