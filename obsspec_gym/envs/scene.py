@@ -86,6 +86,8 @@ def _how(result: CommandResult) -> str:
 def judge(sandbox: Sandbox, task: Task, answer: str, made: Mapping[str, bytes] | None = None) -> Verdict:
     """Runs the task's trial, then its verifier, each in a process of its own, over the sandbox as the agent left it.
 
+    A task without a verifier is judged by its answer and by what its trial prints.
+
     Args:
         sandbox: The sandbox.
         task: The task.
@@ -98,6 +100,8 @@ def judge(sandbox: Sandbox, task: Task, answer: str, made: Mapping[str, bytes] |
     """
     if task.gold and not made:
         raise InvalidArgumentError(f"judging task {task.id} needs what prepare() returned")
+    if not task.verifier:
+        return _compare(sandbox, task, answer)
     answer = answer.encode("utf-8")[:_ANSWER_BYTES].decode("utf-8", "ignore")
     files, seconds = {**task.verifier_files, **(made or {})}, 0.0
     if task.trial:
@@ -118,6 +122,17 @@ def judge(sandbox: Sandbox, task: Task, answer: str, made: Mapping[str, bytes] |
         return Verdict(passed, said, seconds)
     reward, complaint = read_reward(written[1:])
     return Verdict(reward, said + complaint, seconds)
+
+
+def _compare(sandbox: Sandbox, task: Task, answer: str) -> Verdict:
+    """The verdict where the answer and what the trial prints say everything: no process is needed to compare texts."""
+    if task.answer not in (None, answer):
+        return Verdict(0.0, f"[another answer was expected: {task.answer}]", 0.0)
+    if not task.trial:
+        return Verdict(1.0, "", 0.0)
+    tried = sandbox.verify(task.trial, task.trial_files, {}, task.verifier_timeout)
+    as_expected = tried.exit_code is not None and tried.output == task.tried.encode()
+    return Verdict(float(as_expected), _tail(tried), tried.seconds)
 
 
 def _with_rewards(task: Task, mark: str) -> str:

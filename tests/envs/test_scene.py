@@ -79,6 +79,44 @@ def test_a_trial_runs_apart_and_the_verifier_finds_what_it_printed() -> None:
         sandbox.close()
 
 
+@pytest.mark.parametrize(
+    ("answer", "trial", "handed_in", "reward"),
+    [
+        ("4", "", "4", 1.0),
+        ("4", "", "4 ", 0.0),
+        ("4", "", "", 0.0),
+        ("", "", "", 1.0),
+        (None, "cat made", "anything", 1.0),
+        (None, "cat made; exit 3", "", 1.0),
+        (None, "cat made; echo", "", 0.0),
+        (None, "cat made made", "", 0.0),
+        ("4", "cat made", "4", 1.0),
+        ("4", "cat made", "5", 0.0),
+        ("4", "cat made; sleep 1000", "4", 0.0),
+    ],
+)
+def test_without_a_verifier_the_answer_and_what_the_trial_printed_say_everything(
+    answer: str | None, trial: str, handed_in: str, reward: float
+) -> None:
+    tried = "1\n2\n"
+    task = Task("t", "", verifier="", answer=answer, trial=trial, tried=tried, verifier_timeout=0.5)
+    sandbox = make_sandbox("bubblewrap")
+    try:
+        sandbox.start()
+        sandbox.run("printf '1\\n2\\n' > made")
+        verdict = judge(sandbox, task, handed_in)
+        assert (verdict.reward, bool(verdict.output)) == (reward, reward == 0.0 or bool(trial))
+    finally:
+        sandbox.close()
+
+
+def test_nothing_is_run_to_compare_an_answer() -> None:
+    never_started = make_sandbox("bubblewrap")
+    verdicts = [judge(never_started, Task("t", "", verifier="", answer="4"), answer) for answer in ("4", "5")]
+    wrong_before_the_trial = judge(never_started, Task("t", "", verifier="", answer="4", trial="true"), "5")
+    assert [verdict.reward for verdict in (*verdicts, wrong_before_the_trial)] == [1.0, 0.0, 0.0]
+
+
 def test_a_machine_needs_a_sandbox_with_an_image() -> None:
     sandbox = make_sandbox("local")
     with pytest.raises(SandboxError, match="needs a sandbox with an image, got LocalSandbox"):

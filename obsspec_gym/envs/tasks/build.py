@@ -64,11 +64,7 @@ cp -- *.fn "$scratch" && cd "$scratch" && bash "$VERIFIER/build" > /dev/null || 
 bash ./app | head -c 100
 """
 )
-VERIFIER = """\
-[ "$ANSWER" = "$(cat "$VERIFIER/expected")" ] || exit 1
-# As the agent built it, and as built anew.
-cmp -s "$VERIFIER/trial" <(printf '%s\\n' "$ANSWER" "$ANSWER")
-"""
+"""What the app prints as the agent built it, and as built anew."""
 
 KEYWORD_SLIPS = {
     "lte": "let", "lett": "let", "set": "let", "lat": "let", "leet": "let",
@@ -146,8 +142,9 @@ class Build:
             files[f"{name}.fn"] = source
         kind = "reported" if rng.random() < 0.6 else "silent"
         instruction = phrasings.instruction(rng, kind, error=errors[0])
-        judged, tried = {"expected": f"{total}\n"}, {"build": BUILD.format(rows=1)}
-        return Scene(instruction, files, VERIFIER, judged, answer=str(total), trial=TRIAL, trial_files=tried)
+        builder = {"build": BUILD.format(rows=1)}
+        tried = f"{total}\n{total}\n"
+        return Scene(instruction, files, answer=str(total), trial=TRIAL, trial_files=builder, tried=tried)
 
     def decide(self, scene: Scene, transcript: Sequence[Step]) -> str:
         """Builds, reads the module an error names, repairs it, builds again, runs the app, submits."""

@@ -16,10 +16,13 @@ Step: TypeAlias = tuple[str, str]
 OWN_FILES = r"""
 # Ends the script unless each path is a file of the agent's own in this directory: no link leads there or elsewhere.
 own() {
-  local path
+  local path links=() real=()
+  for path; do [ -f "$path" ] && [ ! -L "$path" ] || exit 1; done
+  mapfile -t links < <(stat -c %h -- "$@")
+  mapfile -t -d '' real < <(realpath -z -- "$@")
   for path; do
-    [ -f "$path" ] && [ ! -L "$path" ] && [ "$(stat -c %h -- "$path")" = 1 ] &&
-      [ "$(realpath -- "$path")" = "$PWD/$path" ] || exit 1
+    [ "${links[0]}" = 1 ] && [ "${real[0]}" = "$PWD/$path" ] || exit 1
+    links=("${links[@]:1}") real=("${real[@]:1}")
   done
 }
 cd -P .
@@ -60,20 +63,22 @@ class Scene:
     Attributes:
         instruction: What the agent reads.
         files: Laid in the working directory.
-        verifier: Bash; exit status 0 is reward 1. It runs nothing that the agent wrote.
+        verifier: Bash; exit status 0 is reward 1. It runs nothing that the agent wrote. Empty where ``answer`` and
+            ``tried`` say everything.
         verifier_files: Laid out of the agent's reach.
         answer: What has to be handed in, if anything.
         query: What the expert types once the scene is ready for it, where the observations do not tell.
         facts: What a reader understands from the instruction, by name; for the expert.
         setup: Bash that is run once the files are there.
         requires: Programs that must be in the sandbox, besides bash, coreutils and their like.
-        trial: Bash that runs what the agent wrote, for the verifier to find what it printed as ``$VERIFIER/trial``.
+        trial: Bash that runs what the agent wrote.
         trial_files: Laid for the trial alone; nothing in them tells what is expected.
+        tried: What the trial has to print.
     """
 
     instruction: str
     files: Mapping[str, str | bytes]
-    verifier: str
+    verifier: str = ""
     verifier_files: Mapping[str, str] = field(default_factory=dict)
     answer: str | None = None
     query: str = ""
@@ -82,6 +87,7 @@ class Scene:
     requires: tuple[str, ...] = ()
     trial: str = ""
     trial_files: Mapping[str, str] = field(default_factory=dict)
+    tried: str = ""
 
 
 class Family(Protocol):

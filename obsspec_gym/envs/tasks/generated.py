@@ -121,6 +121,7 @@ class GeneratedSuite:
             verifier_files=scene.verifier_files,
             trial=scene.trial,
             trial_files=scene.trial_files,
+            tried=scene.tried,
             answer=scene.answer,
             requires=scene.requires,
             max_turns=_MAX_TURNS,

@@ -51,9 +51,11 @@ class Task:
         verifier: Bash run in a process of its own after the episode, in the working directory as the agent left
             it; exit status 0 is reward 1, anything else reward 0. The agent never sees it. What runs an agent's
             programs belongs in ``trial``, and an agent's files may be links: see
-            :data:`~obsspec_gym.envs.tasks.family.OWN_FILES`.
+            :data:`~obsspec_gym.envs.tasks.family.OWN_FILES`. Empty where no script is needed, because ``answer`` and
+            ``tried`` say everything: the reward is 1 if what was handed in is the one, where there is one, and what
+            the trial printed is the other, where there is a trial.
         verifier_files: Files laid outside the agent's reach for the verifier only, under ``$VERIFIER``.
-        answer: Where the task asks for an answer (``submit TEXT``), the expected text; the verifier finds what was
+        answer: Where the task asks for an answer (``submit TEXT``), the expected text; a verifier finds what was
             handed in as ``$ANSWER``.
         requires: Programs that must be in the sandbox (checked with ``command -v``).
         max_turns: Actions after which the episode is truncated.
@@ -68,6 +70,7 @@ class Task:
             ``verifier_files`` nor the answer. What it prints (of a lot, the first and last) the verifier finds as the
             file ``$VERIFIER/trial``; where it takes longer than ``verifier_timeout``, the reward is 0. Empty for none.
         trial_files: Files laid for the trial only, under ``$VERIFIER``.
+        tried: What the trial has to print, byte for byte, where there is no verifier.
         gold: Bash that works out from the fresh scene what is expected; run before the episode, in a copy of the
             scene where there can be one. What it prints the verifier finds as the file ``$VERIFIER/gold``; a scene in
             which it fails or prints nothing is none. Empty for none.
@@ -93,6 +96,7 @@ class Task:
     time_limit: float | None = None
     trial: str = ""
     trial_files: Mapping[str, str | bytes] = field(default_factory=dict)
+    tried: str = ""
     gold: str = ""
     as_built: bool = False
 

@@ -131,7 +131,8 @@ def test_what_an_agent_wrote_never_runs_where_something_is_expected(family: str,
     plant += '[ "$(head -c 2 "$f")" = "#!" ] || continue;; esac; '
     sandbox.run(f'cd; {plant} printf "#!/bin/bash\\n%s\\n" {spy} > "$f"; done')
     secret = secrets.token_hex(16)
-    judge(sandbox, replace(task, verifier_files=dict.fromkeys(task.verifier_files, f"{secret}\n")), secret)
+    expected = {"answer": task.answer and secret, "tried": secret}
+    judge(sandbox, replace(task, verifier_files=dict.fromkeys(task.verifier_files, f"{secret}\n"), **expected), secret)
     loot = sandbox.run("cat ~/loot").output
     assert (b"PATH=" in loot) is bool(task.trial)
     assert secret.encode() not in loot

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from random import Random
 
 from obsspec_gym.envs.tasks.families.common import (
-    ANSWER_VERIFIER,
     HELD_OUT_LEADS,
     HELD_OUT_TAILS,
     LEADS,
@@ -174,7 +173,7 @@ class AccessLogs:
         }
         files["collect"] = COLLECT.format(rounds=repetitions(_ROUNDS, work))
         instruction = phrasings.instruction(rng, kind, **facts)
-        return Scene(instruction, files, ANSWER_VERIFIER, {"expected": f"{answer}\n"}, answer, facts=facts)
+        return Scene(instruction, files, answer=answer, facts=facts)
 
     def decide(self, scene: Scene, transcript: Sequence[Step]) -> str:
         """Collects, asks, hands in."""

@@ -12,7 +12,6 @@ from random import Random
 
 from obsspec_gym.envs.sandbox.files import EPOCH
 from obsspec_gym.envs.tasks.families.common import (
-    ANSWER_VERIFIER,
     HELD_OUT_LEADS,
     HELD_OUT_TAILS,
     LEADS,
@@ -152,7 +151,7 @@ class Archives:
             expected = {**wanted, "paths": "".join(f"{path}\n" for path in wanted)}
             return Scene(instruction, files, VERIFIER, expected, facts=facts)
         answer = str(len(paths)) if kind == "files" else contents[facts["path"]].strip()
-        return Scene(instruction, files, ANSWER_VERIFIER, {"expected": f"{answer}\n"}, answer, facts=facts)
+        return Scene(instruction, files, answer=answer, facts=facts)
 
     def decide(self, scene: Scene, transcript: Sequence[Step]) -> str:
         """Verifies, then turns to the archive that is intact."""

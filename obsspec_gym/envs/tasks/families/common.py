@@ -14,9 +14,6 @@ TAILS: tuple[str, ...] = ("", "", "", " Thanks.", " Submit at the end.", " Start
 HELD_OUT_LEADS: tuple[str, ...] = ("", "Good morning! ", "Ticket for you - ", "Dear agent, ")
 HELD_OUT_TAILS: tuple[str, ...] = ("", " Cheers.", " No rush.", " Be quick!")
 
-ANSWER_VERIFIER = '[ "$ANSWER" = "$(cat "$VERIFIER/expected")" ]\n'
-"""The answer handed in is the one in the file ``expected``."""
-
 # fmt: off
 _READERS = frozenset({
     "awk", "cat", "cd", "comm", "cut", "diff", "du", "echo", "find", "grep", "head", "ls", "nl", "pwd", "sha256sum",

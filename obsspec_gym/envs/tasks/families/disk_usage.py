@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from random import Random
 
 from obsspec_gym.envs.tasks.families.common import (
-    ANSWER_VERIFIER,
     HELD_OUT_LEADS,
     HELD_OUT_TAILS,
     LEADS,
@@ -172,7 +171,7 @@ class DiskUsage:
             }
             return Scene(instruction, files, VERIFIER, expected, facts=facts)
         answer = _answer(sizes, facts, dict(zip(folders, totals, strict=True)))
-        return Scene(instruction, files, ANSWER_VERIFIER, {"expected": f"{answer}\n"}, answer, facts=facts)
+        return Scene(instruction, files, answer=answer, facts=facts)
 
     def decide(self, scene: Scene, transcript: Sequence[Step]) -> str:
         """Asks what the space goes to; or scans, deletes, scans again."""

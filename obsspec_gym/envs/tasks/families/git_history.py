@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from random import Random
 
 from obsspec_gym.envs.tasks.families.common import (
-    ANSWER_VERIFIER,
     HELD_OUT_LEADS,
     HELD_OUT_TAILS,
     LEADS,
@@ -183,8 +182,7 @@ class GitHistory:
             check = OWN_FILES + f'own {lost}; cmp -s {lost} "$VERIFIER/expected"\n'
             expected, answer = {"expected": commits[-2].tree[lost]}, None
         else:
-            answer = _answer(commits, facts)
-            check, expected = ANSWER_VERIFIER, {"expected": f"{answer}\n"}
+            check, expected, answer = "", {}, _answer(commits, facts)
         return Scene(instruction, files, check, expected, answer, facts=facts, setup=SETUP, requires=("git",))
 
     def decide(self, scene: Scene, transcript: Sequence[Step]) -> str:

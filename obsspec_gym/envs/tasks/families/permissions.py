@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from random import Random
 
 from obsspec_gym.envs.tasks.families.common import (
-    ANSWER_VERIFIER,
     HELD_OUT_LEADS,
     HELD_OUT_TAILS,
     LEADS,
@@ -157,7 +156,7 @@ class Permissions:
         bit = 0o002 if kind == "writable" else 0o100
         inside = [int(mode, 8) & bit for path, mode in modes.items() if path.startswith(facts["place"] + "/")]
         answer = str(sum(map(bool, inside)))
-        return Scene(instruction, files, ANSWER_VERIFIER, {"expected": f"{answer}\n"}, answer, facts=facts, setup=setup)
+        return Scene(instruction, files, answer=answer, facts=facts, setup=setup)
 
     def decide(self, scene: Scene, transcript: Sequence[Step]) -> str:
         """Audits, changes the mode that is wrong, audits again; or asks ``find``."""

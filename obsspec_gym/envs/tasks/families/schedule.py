@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from random import Random
 
 from obsspec_gym.envs.tasks.families.common import (
-    ANSWER_VERIFIER,
     HELD_OUT_LEADS,
     HELD_OUT_TAILS,
     LEADS,
@@ -165,7 +164,7 @@ class Schedule:
         if kind in ("count", "first"):
             runs = [(h, m) for h in range(24) for m in range(60) if _fits(times[job][1], h) and _fits(times[job][0], m)]
             answer = str(len(runs)) if kind == "count" else "{:02d}.{:02d}".format(*runs[0])
-            return Scene(instruction, files, ANSWER_VERIFIER, {"expected": f"{answer}\n"}, answer, facts=facts)
+            return Scene(instruction, files, answer=answer, facts=facts)
         edited = dict(times)
         if kind == "stop":
             del edited[job]
