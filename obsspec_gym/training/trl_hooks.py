@@ -16,6 +16,9 @@ What is relied on, for the versions of :data:`TESTED_TRL`:
   checkpoint to resume from, after the callbacks are there.
 - ``_compute_loss`` takes tensors of ``[row]``, ``[row, 1]`` and ``[row, token]``, the latter as wide as
   ``completion_ids`` and padded at the end where ``completion_mask`` is 0.
+- ``_get_per_token_logps_and_entropies`` takes prompts padded at their beginning, followed by completions padded at
+  their end; a row with advantage 0 has no part in the loss, unless there is a KL term, an entropy bonus or an
+  auxiliary loss.
 - ``_metrics["train"]`` holds lists of values by name; their means are in the next entry of the log.
 """
 
@@ -38,6 +41,7 @@ from trl.trainer.grpo_trainer import GRPOTrainer
 from obsspec_gym.agents.world_model.cascade import Checkpointable
 from obsspec_gym.errors import InvalidArgumentError
 from obsspec_gym.training import checkpoints
+from obsspec_gym.training.passes import in_passes
 from obsspec_gym.training.rollout import RolloutBatch
 
 TESTED_TRL = "1.16"
@@ -76,6 +80,7 @@ class RolloutTrainer(GRPOTrainer):
         super().__init__(*args, **kwargs)
         self.rollout_func = self._rollout_func
         self._batch_rows: Sequence[dict[str, Any]] = ()
+        self._learnt_from: torch.Tensor | None = None
         self._saving = False
 
     def roll_out(self, rows: Sequence[dict[str, Any]]) -> RolloutBatch:
@@ -130,9 +135,27 @@ class RolloutTrainer(GRPOTrainer):
 
     def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> torch.Tensor:
         # TRL pads to the longest of a whole generation batch: one long episode would make all of its parts as slow.
-        parts = without_padding(inputs)
-        loss: torch.Tensor = super()._compute_loss(model, parts)  # type: ignore[no-untyped-call]  # TRL's has no types
+        part = without_padding(inputs)
+        if not (self.beta or self._entropy_bonus_enabled or self.aux_loss_enabled):
+            self._learnt_from = part["advantages"] != 0
+        try:
+            loss: torch.Tensor = super()._compute_loss(model, part)  # type: ignore[no-untyped-call]  # TRL's has no types
+        finally:
+            self._learnt_from = None
         return loss
+
+    def _get_per_token_logps_and_entropies(
+        self, model: Any, input_ids: Any, attention_mask: Any, logits_to_keep: int, *args: Any, **kwargs: Any
+    ) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]:
+        compute = super()._get_per_token_logps_and_entropies
+        of_text = not args and {name for name, value in kwargs.items() if value} <= {"batch_size", "compute_entropy"}
+        # Several processes go through the model together, or not at all.
+        if not of_text or self.accelerator.num_processes > 1:
+            computed: tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]
+            computed = compute(model, input_ids, attention_mask, logits_to_keep, *args, **kwargs)
+            return computed
+        once = lambda ids, mask, kept: compute(model, ids, mask, kept, **kwargs)[:2]  # noqa: E731
+        return *in_passes(once, input_ids, attention_mask, logits_to_keep, self._learnt_from), None
 
     def _rollout_func(self, prompts: list[Any], trainer: Any) -> dict[str, Any]:
         batch = self.roll_out(self._batch_rows)
