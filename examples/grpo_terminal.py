@@ -8,6 +8,7 @@ evaluation, checkpoints and a plot.
 
 import argparse
 
+from peft import LoraConfig
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from trl import GRPOConfig
 
@@ -33,10 +34,9 @@ config = GRPOConfig(
     gradient_accumulation_steps=options.tasks,
     num_generations=options.group,
     max_completion_length=1024,  # of an episode, observations included
-    learning_rate=1e-4,
+    learning_rate=1.5e-3,
     warmup_steps=6,
-    loss_type="dr_grpo",
-    scale_rewards="none",
+    loss_type="grpo",
     logging_steps=1,
     save_strategy="no",
     report_to="none",
@@ -54,6 +54,7 @@ with ObsSpecGRPOTrainer(
     num_envs=8,
     terminal_options={"latency": options.latency},
     world_model=world_model,
+    peft_config=LoraConfig(r=16, lora_alpha=32, target_modules="all-linear"),
 ) as trainer:
     trainer.train()
     trainer.save_model(options.out)

@@ -31,9 +31,10 @@ DEFAULTS: dict[str, Any] = {
     "suite": "basics/tests+build+count:templates",
     "seeds": "0",
     "steps": 60,
-    "tasks": 8,
+    "tasks": 16,
     "group": 8,
-    "learning_rate": 2e-4,
+    "rank": 16,
+    "learning_rate": 1.5e-3,
     "warmup": 6,
     "evaluation": 200,
     "envs": 8,
@@ -58,8 +59,9 @@ def run(*, seeds: str, evaluation: int, out: str, report: Callable[[str], None],
         out: Where results go as seeds are finished, with each training's log.
         report: Is told about progress.
         **options: ``suite`` (where tasks come from), ``steps`` (of the optimiser), ``tasks`` a step, ``group``
-            (episodes a task), ``learning_rate`` (it rises in ``warmup`` steps and falls linearly to 0), ``envs``
-            (sandboxes at a time), ``work``, ``sandbox``, ``driver`` (of the policy's engine) and ``policy``.
+            (episodes a task), ``rank`` (of the adapters that are trained, LoRA's; 0 trains all weights),
+            ``learning_rate`` (it rises in ``warmup`` steps and falls linearly to 0), ``envs`` (sandboxes at a time),
+            ``work``, ``sandbox``, ``driver`` (of the policy's engine) and ``policy``.
 
     Returns:
         ``reward_before``, ``reward_after`` and ``reward_gain``, means over the seeds; ``by_seed`` with the same of
@@ -108,10 +110,12 @@ class _OneSeed:
         }
 
     def _config(self) -> TrainConfig:
-        steps, tasks, group = (self.options[name] for name in ("steps", "tasks", "group"))
+        steps, tasks, group, rank = (self.options[name] for name in ("steps", "tasks", "group", "rank"))
+        lora = {"r": rank, "lora_alpha": 2 * rank, "target_modules": "all-linear"}
         return parse_config(
             {
                 "policy": self.options["policy"],
+                "lora": lora if rank else None,  # most of what all weights would learn of so few rewards is noise
                 "suite": self.options["suite"],
                 "work": self.options["work"],
                 "tasks": {"first": _FIRST + self.seed * steps * tasks, "count": steps * tasks},

@@ -5,7 +5,8 @@ run and of what the generation takes. One that does not come true still hides wh
 draft it becomes; otherwise it has cost every generation that ran beside it a share of a step, and all of them the
 reading of its prompt. Both are expectations over what was seen so far: how often predictions match, by source and kind
 of action; how long tools and generations take, in quantiles; how a step slows with its batch. An engine that is kept
-busy anyway gains nothing by starting early, so what is hidden counts only for the part of the engine that is free.
+busy anyway gains nothing by starting early, so what is hidden counts only for the part of the engine that is free; and
+so it is with processors that the engine shares with the tools.
 """
 
 from __future__ import annotations
@@ -67,7 +68,8 @@ class Price:
     """What a speculative generation costs those that run beside it.
 
     Attributes:
-        share: The share of each of its seconds that they lose, all together; and that the engine is not free.
+        share: The share of each of its seconds that they lose, all together; and that the engine, or what it computes
+            on, is not free.
         least: Seconds it is charged for even if it is given up at once, for reading its prompt.
     """
 
@@ -167,8 +169,11 @@ class AdaptiveSelector(Selector):
         said = f"match {chances[0]:.2f}, hides {stretch.hides:.3g} s, price {price.share:.2f}"
         gains = [self._gain(self._use(chance, rank, kind), stretch, price) for rank, chance in enumerate(chances)]
         breadth = max((rank + 1 for rank, gain in enumerate(gains) if gain > 0.0), default=0)
-        if breadth:
+        asked = self._caution * load.contended * asking  # a world model computes as well
+        if breadth and max(gains) > asked:
             return Budget(self._depth(tools, asking, max(chances), price), breadth, said)
+        if self._gain(CERTAIN, stretch, price) <= asked:
+            return self._look(kind, LOOK_AGAIN, f"{said}: no processor is free")
         if self._matches.seen((0,)) >= QUANTILES:
             return self._look(kind, LOOK_AGAIN if self._matches.seen((0, kind)) >= QUANTILES else 1, said)
         return Budget(1, min(2, self._max_breadth), f"{said}: nothing known yet, as probable as predictions say")
@@ -308,7 +313,7 @@ class AdaptiveSelector(Selector):
             return Price(1.0, 0.0)
         committed = max(0.0, load.running - load.speculative)
         others = 0.5 * (committed + min(self._running, float(load.running))) + self._chances * load.speculative
-        share = self._steps.cost().share(others, load.running + 1.0)
+        share = max(load.contended, self._steps.cost().share(others, load.running + 1.0))
         return Price(share, READING * _median(self._generations.quantiles()))
 
     def _crowded(self, load: EngineLoad) -> bool:

@@ -10,7 +10,7 @@ from obsspec_gym.agents.engine.base import EngineLoad
 from obsspec_gym.agents.history import History
 from obsspec_gym.benchmarks.selectors import Cell, grid, run_cell
 from obsspec_gym.errors import InvalidArgumentError
-from obsspec_gym.speculation.adaptive import AdaptiveSelector
+from obsspec_gym.speculation.adaptive import LOOK_AGAIN, AdaptiveSelector
 from obsspec_gym.speculation.record import Fate, FutureRecord, PredictionRecord, Span, TurnRecord
 from obsspec_gym.speculation.selector import Budget, Candidate
 from obsspec_gym.types import EpisodeId, Prediction
@@ -104,6 +104,25 @@ def test_a_busy_engine_is_left_alone() -> None:
     selector.attach(lambda: EngineLoad(running=1, capacity_tokens=60))  # the real histories fill its cache
     selector.budget(acted())
     assert selector.chance(candidate()) == 0.0
+
+
+def test_processors_that_tools_need_are_left_to_them() -> None:
+    selector = teach(teach(AdaptiveSelector(), times=60), matched=False, times=40)
+    assert selector.budget(acted()).generate
+    selector.attach(lambda: EngineLoad(running=1, contended=0.9))
+    budgets = [selector.budget(acted()) for _ in range(16)]
+    assert not any(budget.generate for budget in budgets if budget.depth)
+    assert "price 0.90" in budgets[0].reason
+    assert selector.chance(candidate()) == 0.0
+
+
+def test_where_no_processor_is_free_nothing_is_asked_to_learn_something() -> None:
+    selector = AdaptiveSelector()
+    assert selector.budget(acted()).generate  # nothing is known
+    selector.attach(lambda: EngineLoad(running=1, contended=1.0))
+    budgets = [selector.budget(acted()) for _ in range(LOOK_AGAIN)]
+    assert [budget.depth for budget in budgets] == [0] * (LOOK_AGAIN - 1) + [1]
+    assert not budgets[-1].generate
 
 
 def test_what_a_wrong_guess_leaves_as_a_draft_is_worth_something() -> None:

@@ -47,6 +47,8 @@ class EngineLoad:
         speculative: How many of both are speculative.
         cached_tokens: KV-cache slots in use, in tokens.
         capacity_tokens: KV-cache slots in all, in tokens.
+        contended: The probability that no processor is free for what it computes, so that tools, or requests that are
+            needed, lose what it computes for others; 0 for an engine with processors of its own.
     """
 
     running: int = 0
@@ -54,6 +56,7 @@ class EngineLoad:
     speculative: int = 0
     cached_tokens: int = 0
     capacity_tokens: int = 0
+    contended: float = 0.0
 
 
 @runtime_checkable

@@ -28,6 +28,7 @@ try:
 except ImportError as error:
     raise MissingExtraError(error.name or "torch", "lm") from error
 
+from obsspec_gym.agents.engine.embedded.processors import Processors
 from obsspec_gym.agents.engine.embedded.drivers import Change, Driver
 from obsspec_gym.agents.engine.embedded.inbox import Inbox
 from obsspec_gym.agents.engine.embedded.kv import row_length
@@ -111,6 +112,8 @@ class TransformersEngine:
         self._closed = False
         self._numbers = itertools.count()
         self._inbox = Inbox()
+        # The inline driver keeps everything reproducible, what selectors choose as well.
+        self._processors = Processors() if device == "cpu" and driver != "inline" else None
         self._driver, self._weights = settings.make_driver(self._shape, self._limits, self._inbox)
         self._finalizer = weakref.finalize(self, _release, self._driver, self._inbox)
         self._weights.load(dict(model.named_parameters() if weights is None else weights))
@@ -201,6 +204,7 @@ class TransformersEngine:
             running=load.running + running,
             waiting=load.waiting + waiting,
             speculative=self._inbox.speculative,
+            contended=self._processors.contended if self._processors else 0.0,
         )
 
     def update_weights(self, weights: Weights | None = None) -> int:
