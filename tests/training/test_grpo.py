@@ -16,7 +16,7 @@ import torch
 from obsspec_gym.agents.world_model.memory import MemoryWorldModel
 from obsspec_gym.envs.terminal import TerminalEnv
 from obsspec_gym.errors import ClosedError, InvalidArgumentError
-from obsspec_gym.speculation.selector import Off
+from obsspec_gym.speculation.selector import FixedSelector, Off
 from tests.training.parts import Breaking, DigitEnv, DigitSuite
 
 pytest.importorskip("trl")
@@ -127,7 +127,7 @@ def test_only_what_the_policy_sampled_carries_gradient(stepped: Stepped) -> None
 def test_speculation_changes_nothing_of_the_batch(make: Workshop, pretrained: Any, sandbox: str) -> None:
     terminal = functools.partial(TerminalEnv, DigitSuite(), sandbox=sandbox)
     memory = MemoryWorldModel()
-    ahead = make(terminal, world_model=memory)
+    ahead = make(terminal, world_model=memory, speculation=FixedSelector())  # however busy this machine is
     behind = make(terminal, model=copy.deepcopy(pretrained), world_model=memory, speculation=Off())
     batches = []
     for trainer in (behind, ahead):  # the memory has seen the first when the second plays

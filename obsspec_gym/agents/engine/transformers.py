@@ -28,11 +28,11 @@ try:
 except ImportError as error:
     raise MissingExtraError(error.name or "torch", "lm") from error
 
-from obsspec_gym.agents.engine.embedded.processors import Processors
 from obsspec_gym.agents.engine.embedded.drivers import Change, Driver
 from obsspec_gym.agents.engine.embedded.inbox import Inbox
 from obsspec_gym.agents.engine.embedded.kv import row_length
 from obsspec_gym.agents.engine.embedded.model import rows_are_independent
+from obsspec_gym.agents.engine.embedded.processors import Processors
 from obsspec_gym.agents.engine.embedded.requests import Cancel, Promote, Submit
 from obsspec_gym.agents.engine.embedded.settings import DriverName, DtypeName, Settings
 from obsspec_gym.agents.engine.embedded.shape import ModelShape
