@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ pytest.importorskip("trl")
 
 from trl.trainer.grpo_trainer import GRPOTrainer
 
-from obsspec_gym.training.trl_hooks import without_padding
+from obsspec_gym.training.trl_hooks import RolloutTrainer, without_padding
 from tests.training.trainers import (
     GROUP,
     TASKS,
@@ -186,3 +187,24 @@ def test_padding_that_all_of_a_part_have_changes_nothing(make: Workshop, loss: s
     torch.testing.assert_close(trainer._compute_loss(trainer.model, padded), losses[0])
     assert trainer.logps.shape[1] <= width
     assert without_padding(padded)["completion_ids"].shape[1] <= width
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("bonus", [0.0, 0.1])
+def test_passes_of_a_part_make_the_gradient_that_one_pass_makes(make: Workshop, loss: str, bonus: float) -> None:
+    trainer = make(loss_type=loss, entropy_coef=bonus)
+    trainer.train()
+    inputs = dict(trainer.inputs)
+    inputs["advantages"] = inputs["advantages"].clone()
+    inputs["advantages"][1::2] = 0.0
+    gradients = []
+    for compute in (RolloutTrainer._compute_loss, GRPOTrainer._compute_loss):
+        trainer.model.zero_grad()
+        if compute is GRPOTrainer._compute_loss:
+            at_once = GRPOTrainer._get_per_token_logps_and_entropies
+            trainer._get_per_token_logps_and_entropies = functools.partial(at_once, trainer)
+        compute(trainer, trainer.model, inputs).backward()
+        gradients.append({name: each.grad.clone() for name, each in trainer.model.named_parameters()})
+    assert any(gradient.abs().max() > 1e-4 for gradient in gradients[0].values())
+    for name, gradient in gradients[1].items():
+        torch.testing.assert_close(gradients[0][name], gradient, atol=1e-6, rtol=1e-4)

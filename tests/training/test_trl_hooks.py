@@ -25,6 +25,7 @@ def test_the_hooks_are_written_for_the_installed_trl() -> None:
     ("owner", "name", "parameters"),
     [
         (GRPOTrainer, "_generate_and_score_completions", ["inputs"]),
+        (GRPOTrainer, "_compute_loss", ["model", "inputs"]),
         (GRPOTrainer, "_calculate_rewards", ["inputs", "prompts", "completions", "completion_ids_list"]),
         (GRPOTrainer, "_get_train_sampler", ["dataset"]),
         (GRPOTrainer, "_save_checkpoint", ["model", "trial"]),
@@ -43,6 +44,16 @@ def test_what_goes_into_checkpoints_is_there() -> None:
     for name in ("self._step", "self._buffered_inputs"):
         assert name in steps
         assert f"{name} = " in made
+
+
+def test_what_decides_which_rows_need_a_gradient_is_there() -> None:
+    name = "_get_per_token_logps_and_entropies"
+    takes = list(inspect.signature(vars(GRPOTrainer)[name]).parameters)[1:7]
+    assert takes == ["model", "input_ids", "attention_mask", "logits_to_keep", "batch_size", "compute_entropy"]
+    assert name in vars(RolloutTrainer)
+    made = inspect.getsource(GRPOTrainer.__init__)
+    for attribute in ("self.beta", "self._entropy_bonus_enabled", "self.aux_loss_enabled"):
+        assert f"{attribute} = " in made
 
 
 def test_an_epoch_is_shuffled_by_its_number() -> None:
