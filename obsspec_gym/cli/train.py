@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
@@ -61,6 +62,8 @@ def run_training(file: Path, settings: Sequence[str], *, dry_run: bool, resume: 
     if training.grpo.process_index == 0:
         output_directory(training.out)
     disable_progress_bar()  # type: ignore[no-untyped-call]
+    # At every step, of what TRL asks transformers: nobody here can do anything about it.
+    warnings.filterwarnings("ignore", ".is_gradient_checkpointing. is deprecated", FutureWarning)
     with TrainingProgress() as progress, training.trainer([progress]) as trainer:
         trainer.train(resume_from_checkpoint=str(training.last_checkpoint) if resume else None)
         trainer.save_model(str(training.out / "policy"))
