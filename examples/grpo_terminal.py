@@ -2,8 +2,7 @@
 
     OMP_NUM_THREADS=1 python examples/grpo_terminal.py --steps 20
 
-Trains the shipped policy on two CPU cores. `obsspec train training/cpu.yaml` does the same from a configuration, with
-evaluation, checkpoints and a plot.
+On two CPU cores. `obsspec train training/cpu.yaml` does the same, with evaluation, checkpoints and a plot.
 """
 
 import argparse
@@ -57,5 +56,5 @@ with ObsSpecGRPOTrainer(
     peft_config=LoraConfig(r=16, lora_alpha=32, target_modules="all-linear"),
 ) as trainer:
     trainer.train()
-    trainer.save_model(options.out)
+    trainer.save_policy(options.out)  # adapters merged in
 world_model.close()

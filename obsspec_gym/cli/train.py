@@ -66,7 +66,7 @@ def run_training(file: Path, settings: Sequence[str], *, dry_run: bool, resume: 
     warnings.filterwarnings("ignore", ".is_gradient_checkpointing. is deprecated", FutureWarning)
     with TrainingProgress() as progress, training.trainer([progress]) as trainer:
         trainer.train(resume_from_checkpoint=str(training.last_checkpoint) if resume else None)
-        trainer.save_model(str(training.out / "policy"))
+        trainer.save_policy(str(training.out / "policy"))
         if not trainer.is_world_process_zero():
             return {}
     return _finish(training, file)

@@ -11,6 +11,7 @@ from peft import PeftModel
 from peft.tuners.tuners_utils import BaseTunerLayer
 from peft.utils.other import AuxiliaryTrainingWrapper, ModulesToSaveWrapper
 from torch import nn
+from transformers import PreTrainedModel
 
 from obsspec_gym.errors import InvalidArgumentError
 
@@ -39,6 +40,22 @@ def plain_parameters(model: Any) -> Iterator[tuple[str, torch.Tensor]]:
     if base.config.get_text_config().tie_word_embeddings:
         _refuse_untied(base)
     yield from _merged(base, "")
+
+
+def merged(model: PeftModel) -> PreTrainedModel:
+    """A plain model that computes what a model with adapters does; on the CPU.
+
+    Raises:
+        InvalidArgumentError: As :func:`plain_parameters`.
+    """
+    base: Any = model.get_base_model()
+    weights = {name: parameter.cpu() for name, parameter in plain_parameters(model)}
+    made: Any = type(base)(copy.deepcopy(base.config))
+    plain: PreTrainedModel = made.to(dtype=base.dtype)
+    plain.load_state_dict(weights, strict=False)  # buffers are not among them
+    plain.tie_weights()
+    plain.generation_config = copy.deepcopy(base.generation_config)
+    return plain
 
 
 def _merged(module: nn.Module, prefix: str) -> Iterator[tuple[str, torch.Tensor]]:

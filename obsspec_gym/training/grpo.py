@@ -23,7 +23,7 @@ from obsspec_gym.errors import InvalidArgumentError
 from obsspec_gym.seeding import derive_seed
 from obsspec_gym.speculation.selector import Selector
 from obsspec_gym.training import checkpoints
-from obsspec_gym.training.adapters import base_model, plain_parameters
+from obsspec_gym.training.adapters import base_model, merged, plain_parameters
 from obsspec_gym.training.arguments import (
     budget_of,
     check_columns,
@@ -191,6 +191,21 @@ class ObsSpecGRPOTrainer(RolloutTrainer):
     def policy_weights(self) -> Weights:
         """What the engine is to compute with: parameters by Hugging Face's names, with adapters merged in."""
         return plain_parameters(self.accelerator.unwrap_model(self.model))
+
+    def save_policy(self, folder: str) -> None:
+        """Writes the policy as it is now as a directory that any engine loads: a plain model, adapters merged in.
+
+        To be called on every process, as ``save_model``, which writes adapters alone.
+
+        Args:
+            folder: Where to; it is made.
+        """
+        model = self.accelerator.unwrap_model(self.model)
+        if base_model(model) is model:
+            self.save_model(folder)
+        elif self.is_world_process_zero():
+            merged(model).save_pretrained(folder)
+            self.processing_class.save_pretrained(folder)
 
     def _make_engine(self, kind: str, options: Mapping[str, Any]) -> Engine:
         """An engine of its own; :func:`~obsspec_gym.training.arguments.check_engine` knows the kinds."""

@@ -148,7 +148,8 @@ class RolloutTrainer(GRPOTrainer):
         self, model: Any, input_ids: Any, attention_mask: Any, logits_to_keep: int, *args: Any, **kwargs: Any
     ) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]:
         compute = super()._get_per_token_logps_and_entropies
-        of_text = not args and {name for name, value in kwargs.items() if value} <= {"batch_size", "compute_entropy"}
+        given = {name for name, value in kwargs.items() if value is not None and value is not False}
+        of_text = not args and given <= {"batch_size", "compute_entropy"}
         # Several processes go through the model together, or not at all.
         if not of_text or self.accelerator.num_processes > 1:
             computed: tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]

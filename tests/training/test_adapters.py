@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import copy
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from obsspec_gym.errors import InvalidArgumentError
 
@@ -115,3 +117,16 @@ def test_what_cannot_be_merged_is_refused(make: Workshop, pretrained: Any) -> No
         adapted = peft.get_peft_model(tied, lora(target_modules=["embed_tokens", "q_proj"]))
     with pytest.raises(InvalidArgumentError, match="tied and an adapter changes one of them"):
         dict(plain_parameters(adapted))
+
+
+def test_the_policy_is_saved_as_a_plain_model(make: Workshop, tmp_path: Path) -> None:
+    trainer = make(peft_config=lora(), max_steps=1)
+    trainer.train()
+    trainer.save_policy(str(tmp_path))
+    assert not list(tmp_path.glob("adapter*"))
+    saved = AutoModelForCausalLM.from_pretrained(tmp_path).eval()
+    trainer.model.eval()
+    ids = torch.arange(1, 9)[None]
+    with torch.no_grad():
+        torch.testing.assert_close(saved(ids).logits, trainer.model(ids).logits, atol=1e-4, rtol=1e-4)
+    AutoTokenizer.from_pretrained(tmp_path)
