@@ -172,8 +172,8 @@ class AdaptiveSelector(Selector):
         asked = self._caution * load.contended * asking  # a world model computes as well
         if breadth and max(gains) > asked:
             return Budget(self._depth(tools, asking, max(chances), price), breadth, said)
-        if self._gain(CERTAIN, stretch, price) <= asked:
-            return self._look(kind, LOOK_AGAIN, f"{said}: no processor is free")
+        if load.contended and self._gain(CERTAIN, stretch, price) <= asked:  # learning costs, too
+            return self._look(kind, LOOK_AGAIN, f"{said}: not even what is certain would pay")
         if self._matches.seen((0,)) >= QUANTILES:
             return self._look(kind, LOOK_AGAIN if self._matches.seen((0, kind)) >= QUANTILES else 1, said)
         return Budget(1, min(2, self._max_breadth), f"{said}: nothing known yet, as probable as predictions say")

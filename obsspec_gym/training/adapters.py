@@ -49,22 +49,23 @@ def merged(model: PeftModel) -> PreTrainedModel:
         InvalidArgumentError: As :func:`plain_parameters`.
     """
     base: Any = model.get_base_model()
-    weights = {name: parameter.cpu() for name, parameter in plain_parameters(model)}
     made: Any = type(base)(copy.deepcopy(base.config))
     plain: PreTrainedModel = made.to(dtype=base.dtype)
-    plain.load_state_dict(weights, strict=False)  # buffers are not among them
-    plain.tie_weights()
+    weights = dict(plain_parameters(model))
+    with torch.no_grad():
+        for name, parameter in plain.named_parameters():
+            parameter.copy_(weights[name])
     plain.generation_config = copy.deepcopy(base.generation_config)
     return plain
 
 
 def _merged(module: nn.Module, prefix: str) -> Iterator[tuple[str, torch.Tensor]]:
     if isinstance(module, BaseTunerLayer):
-        merged: Any = copy.deepcopy(module)
-        if merged.weight.dtype.itemsize < 4:
-            merged = merged.float()
-        merged.merge()
-        module = merged.get_base_layer()
+        layer: Any = copy.deepcopy(module)
+        if layer.weight.dtype.itemsize < 4:
+            layer = layer.float()
+        layer.merge()
+        module = layer.get_base_layer()
     elif isinstance(module, ModulesToSaveWrapper):
         [name] = module.active_adapters
         module = module.modules_to_save[name]

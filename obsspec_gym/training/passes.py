@@ -38,7 +38,8 @@ def in_passes(
     rows, width = input_ids.shape
     if learnt_from is None or not learnt_from.any():
         learnt_from = torch.ones(rows, dtype=torch.bool, device=input_ids.device)
-    lengths, order, passes = attention_mask.sum(dim=1).tolist(), list[int](), list[Computed]()
+    lengths, order = attention_mask.sum(dim=1).tolist(), list[int]()
+    logps, entropies = list[torch.Tensor](), list[torch.Tensor]()
     for needed in (True, False):
         chosen: list[int] = (learnt_from == needed).nonzero().flatten().tolist()
         for part in alike([lengths[row] for row in chosen]):
@@ -47,14 +48,12 @@ def in_passes(
             first, end = int(used[0]), max(int(used[-1]), width - kept) + 1  # at least one token of the completions
             with torch.set_grad_enabled(torch.is_grad_enabled() and needed):
                 computed = compute(input_ids[row, first:end], attention_mask[row, first:end], kept - (width - end))
-            logps, entropies = (each if each is None else pad(each, (0, width - end)) for each in computed)
-            assert logps is not None
-            passes.append((logps, entropies))
+            logps.append(pad(computed[0], (0, width - end)))
+            if computed[1] is not None:
+                entropies.append(pad(computed[1], (0, width - end)))
             order += row.tolist()
     back = torch.tensor(order, device=input_ids.device).argsort()
-    entropies_of_passes = [entropies for _, entropies in passes if entropies is not None]
-    logps = torch.cat([logps for logps, _ in passes])[back]
-    return logps, torch.cat(entropies_of_passes)[back] if entropies_of_passes else None
+    return torch.cat(logps)[back], torch.cat(entropies)[back] if entropies else None
 
 
 def alike(lengths: Sequence[int]) -> list[list[int]]:

@@ -41,7 +41,7 @@ from trl.trainer.grpo_trainer import GRPOTrainer
 from obsspec_gym.agents.world_model.cascade import Checkpointable
 from obsspec_gym.errors import InvalidArgumentError
 from obsspec_gym.training import checkpoints
-from obsspec_gym.training.passes import in_passes
+from obsspec_gym.training.passes import Computed, in_passes
 from obsspec_gym.training.rollout import RolloutBatch
 
 TESTED_TRL = "1.16"
@@ -155,8 +155,12 @@ class RolloutTrainer(GRPOTrainer):
             computed: tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]
             computed = compute(model, input_ids, attention_mask, logits_to_keep, *args, **kwargs)
             return computed
-        once = lambda ids, mask, kept: compute(model, ids, mask, kept, **kwargs)[:2]  # noqa: E731
-        return *in_passes(once, input_ids, attention_mask, logits_to_keep, self._learnt_from), None
+
+        def one_pass(ids: torch.Tensor, mask: torch.Tensor, kept: int) -> Computed:
+            logps, entropies, _ = compute(model, ids, mask, kept, **kwargs)
+            return logps, entropies
+
+        return *in_passes(one_pass, input_ids, attention_mask, logits_to_keep, self._learnt_from), None
 
     def _rollout_func(self, prompts: list[Any], trainer: Any) -> dict[str, Any]:
         batch = self.roll_out(self._batch_rows)

@@ -1,4 +1,4 @@
-"""How busy processors are: what is measured of a machine, and what it costs to know."""
+"""How busy processors are: of a clock and figures of the test's own, and of this machine."""
 
 import os
 import time
@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from obsspec_gym.agents.engine.embedded.processors import Processors, Ticks
+from obsspec_gym.agents.engine.embedded.processors import Did, Processors
 
 
 def after(busy: float, *, count: int = 1, seconds: float = 10.0, every: float = 0.5) -> float:
     """What is said of processors that were so busy for so long."""
     now = 0.0
-    processors = Processors(count, lambda: Ticks(round(1000 * busy * now), round(1000 * now)), lambda: now)
+    processors = Processors(count, lambda: Did(busy * now, now), lambda: now)
     said = processors.contended
     while now < seconds:
         now += every
@@ -38,7 +38,7 @@ def test_where_nothing_can_be_known_nothing_is_said() -> None:
     assert processors.contended == 0.0
 
 
-@pytest.mark.skipif(not os.path.exists("/proc/stat"), reason="Linux only")
+@pytest.mark.skipif(not os.path.exists("/proc/stat"), reason="uses what Linux has")
 @pytest.mark.skipif(os.nice(0) > 0, reason="what is niced does not count")
 def test_a_machine_that_computes_is_busy() -> None:
     """Whatever else this machine does: what this process computes is seen."""

@@ -6,8 +6,9 @@ import math
 import os
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import NamedTuple
+
+import psutil  # type: ignore[import-untyped]  # ships no types
 
 _EVERY = 0.2
 """Seconds between two looks."""
@@ -16,16 +17,16 @@ _MEMORY = 1.0
 """Seconds that are remembered, about."""
 
 
-class Ticks(NamedTuple):
-    """What processors did since the machine started, all of them together, in ticks.
+class Did(NamedTuple):
+    """What processors did since the machine started, all of them together, in seconds.
 
     Attributes:
         busy: Computing what does not stand back for others.
         all: Anything, or nothing.
     """
 
-    busy: int
-    all: int
+    busy: float
+    all: float
 
 
 class Processors:
@@ -38,14 +39,14 @@ class Processors:
 
     Args:
         count: How many processors there are; by default those that this process may use.
-        look: Returns what they did so far; ``None`` where that cannot be known (not Linux).
+        look: Returns what they did so far; ``None`` where that cannot be known.
         clock: Seconds.
     """
 
     def __init__(
         self,
         count: int | None = None,
-        look: Callable[[], Ticks | None] | None = None,
+        look: Callable[[], Did | None] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         mine = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set[int]()
@@ -68,18 +69,13 @@ class Processors:
         return min(1.0, max(0.0, self._busy)) ** self._count
 
 
-def _look(mine: set[int]) -> Ticks | None:
-    """What these processors did, by ``/proc/stat``."""
+def _look(mine: set[int]) -> Did | None:
+    """What these processors did, or all where it is not known which are these."""
     try:
-        lines = Path("/proc/stat").read_text(encoding="ascii").splitlines()
+        each = psutil.cpu_times(percpu=True)
     except OSError:
         return None
-    names = {f"cpu{number}" for number in mine}
-    busy = everything = 0
-    for line in lines:
-        name, *fields = line.split()
-        if name in names:
-            user, nice, system, idle, waiting, interrupts, soft_interrupts, stolen = map(int, fields[:8])
-            worked = user + system + interrupts + soft_interrupts + stolen
-            busy, everything = busy + worked, everything + worked + nice + idle + waiting
-    return Ticks(busy, everything) if everything else None
+    chosen = [times for number, times in enumerate(each) if not mine or number in mine]
+    names = ("user", "system", "irq", "softirq", "steal")  # not every system has all of them
+    busy = sum(getattr(times, name, 0.0) for times in chosen for name in names)
+    return Did(busy, busy + sum(times.nice + times.idle + getattr(times, "iowait", 0.0) for times in chosen))
