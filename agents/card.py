@@ -14,45 +14,46 @@ from agents.tokenizer import VOCABULARY
 ROLES = {
     "policy": (
         "Policy",
-        "Solves the generated tasks of the suite `basics` in a terminal: it reads the compact dialogue and writes the "
-        "next command after `<|act|>`, up to `<|end|>`.",
+        "Solves generated tasks in a terminal, those of the suite `basics` mostly and those of the other twelve "
+        "families of `terminal` less often: it reads the compact dialogue and writes the next command after `<|act|>`, "
+        "up to `<|end|>`.",
         "the taught commands of solved episodes and their `<|end|>`; observations with weight 0.3",
     ),
     "world": (
         "World model",
         "Predicts what a command of such an episode prints: it reads the compact dialogue and writes the observation "
         "after `<|obs|>`, up to `<|act|>` where the episode goes on or `<|end|>` where it ends.",
-        "observations and the token after each, those of slow programs (`./run_tests`, `./build`, `./check`,\n"
-        "  `./unpack`) four times as much as others; commands with weight 0.3",
+        "observations and the token after each, those of slow programs (one a family, as `./run_tests` and `./build`)\n"
+        "  four times as much as others; commands with weight 0.3",
     ),
 }
 
 STOPPED_EARLY = (
-    " Stopped early on purpose: at temperature 1 it fails often enough that reinforcement learning has something to\n"
-    "  improve (three times as many steps solve more than nine tasks in ten)."
+    " Stopped early on purpose, and half of the episodes are of `basics` alone, whose four families\n"
+    "  are a quarter of `terminal`: reinforcement learning has something to improve."
 )
 
 OWN = (
-    " After 1,300 steps on these without decay (a run of its own) come, three times over,\n"
+    " After {steps:,} steps on these without decay (a run of its own) come, three times over,\n"
     "  {data} of the final policy alone, at temperature 1: what the model has to foresee."
 )
 
 SURE = (
-    "\n- How sure it is of a prediction (`confidence.json`) was fitted on 400 rollouts of the policy on other tasks of "
+    "\n- How sure it is of a prediction (`confidence.json`) was fitted on rollouts of the policy on other tasks of "
     "training:\n  a logistic regression of the text's probability and of how surprising the actions so far were to the "
     "model itself."
 )
 
 CHOSEN = (
-    "Numbers of steps and weights were chosen on tasks 0 to 455, what confidence reads on tasks 0 to 2199; none of\n"
-    "those below was looked at. A held-back loss is not strictly of unseen episodes, for the first policy had trained\n"
-    "on most of them."
+    "Weights and rates were chosen on tasks 0 to 455, what confidence reads on tasks 0 to 2199, for an earlier pair;\n"
+    "nothing was chosen on those below. A held-back loss is not strictly of unseen episodes, for the first policy had\n"
+    "trained on most of them."
 )
 
 LIMITS = (
-    "The model knows four kinds of generated tasks and little English. On anything else it types something that looks "
-    "like them. It is made to show and to test how rollouts are collected and trained on a small machine, not to be "
-    "useful. Run it in a sandbox, as any agent."
+    "The model knows sixteen kinds of generated tasks and little English. On anything else it types something that "
+    "looks like them. It is made to show and to test how rollouts are collected and trained on a small machine, not to "
+    "be useful. Run it in a sandbox, as any agent."
 )
 
 
@@ -69,7 +70,11 @@ def write_cards(folder: Path, out: Path) -> None:
     for role, name in (("policy", "policy"), ("world", "world_model")):
         training = json.loads((folder / role / "training.json").read_text())
         size = (folder / role / "model.safetensors").stat().st_size
-        (out / f"card_{name}.md").write_text(card(role, training, size, data, seconds, evaluation))
+        steps = {
+            begun: json.loads((folder / begun / "training.json").read_text())["steps"]
+            for begun in ("first", "world_begun")
+        }
+        (out / f"card_{name}.md").write_text(card(role, training, size, data, steps, seconds, evaluation))
 
 
 def card(
@@ -77,13 +82,14 @@ def card(
     training: Mapping[str, Any],
     size: int,
     data: Mapping[str, str],
+    steps: Mapping[str, int],
     seconds: Mapping[str, int],
     evaluation: Mapping[str, Any],
 ) -> str:
     """The text of a card."""
     title, purpose, learnt = ROLES[role]
     note = STOPPED_EARLY if role == "policy" else ""
-    own = OWN.format(data=data["own"]) + SURE if role == "world" else ""
+    own = OWN.format(data=data["own"], steps=steps["world_begun"]) + SURE if role == "world" else ""
     return f"""\
 # {title} of the shipped pair
 
@@ -95,11 +101,13 @@ def card(
   tokens on {training["episodes"]:,} episodes; Muon 4e-3 for matrices, AdamW 4e-3 for the rest, 40 warm-up steps,
   linear decay over the last 40 %. Observation format version 1.
 - Learnt: {learnt}.{note}
-- Data: recorded in bubblewrap sandboxes; task indices from 10,000 on (those below 10,000 are for evaluation).
+- Data: recorded in bubblewrap sandboxes, tasks of `basics` and of `terminal` (all sixteen families) in equal parts.
+  Never seen: whole templates, some phrasings of each family (splits `:templates`); the words of the splits `:words`;
+  task indices below 10,000.
   {data["experts"]} and {data["more"]} with experts that make a mistake with every tenth command (never learnt as a
-  command). {data["mixed"]} in which a first policy, trained for 700 steps on the first of these, chose 70 % of the
-  commands and the expert the rest; a command is learnt where the expert would have chosen the same. Both models go on
-  from that first policy.{own}
+  command). {data["mixed"]} in which a first policy, trained for {steps["first"]} steps on
+  the first of these, chose 70 % of the commands and the expert the rest; a command is learnt where the expert would
+  have chosen the same. Both models go on from that first policy.{own}
 - Wall seconds of the recipe's steps on 2 cores: {", ".join(f"{name} {value}" for name, value in seconds.items())}.
 
 ## Losses

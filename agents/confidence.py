@@ -18,6 +18,7 @@ import numpy as np
 from scipy.optimize import minimize
 from transformers import AutoTokenizer
 
+from agents.corpus import LONGEST
 from agents.evaluate import foresee, rollouts
 from obsspec_gym.agents.engine.base import Engine
 from obsspec_gym.agents.engine.transformers import TransformersEngine
@@ -27,6 +28,7 @@ from obsspec_gym.agents.tokens import Tokenizer
 from obsspec_gym.agents.world_model.calibration import outcome_key
 from obsspec_gym.agents.world_model.confidence import FEATURES, Confidence, Evidence
 from obsspec_gym.agents.world_model.lm import LMWorldModel
+from obsspec_gym.speculation.trajectory import Trajectory
 from obsspec_gym.types import Action, Prediction, Sampling, Transition
 
 RIDGE = 1.0
@@ -92,10 +94,13 @@ def fit(evidence: Sequence[Evidence], matched: Sequence[bool]) -> Confidence:
 async def gather(args: argparse.Namespace) -> tuple[list[Evidence], list[bool]]:
     """Rolls the policy out at temperature 1, and has the world model foresee every turn."""
     tokenizer = AutoTokenizer.from_pretrained(args.policy, local_files_only=True)
-    tasks = range(args.first, args.first + args.episodes)
+    own: list[Trajectory] = []
     with TransformersEngine(args.policy) as engine:
-        policy = LMPolicy(engine, tokenizer, sampling=Sampling(max_tokens=64))
-        own = await rollouts(policy, "basics", tasks, 1, args.work, args.sandbox, ENVIRONMENTS)
+        policy = LMPolicy(engine, tokenizer, sampling=Sampling(max_tokens=LONGEST))
+        for number, suite in enumerate(args.suite):
+            first = args.first + number * args.episodes
+            tasks = range(first, first + args.episodes)
+            own += await rollouts(policy, suite, tasks, 1, args.work, args.sandbox, ENVIRONMENTS)
     with TransformersEngine(args.world_model) as engine:
         witnesses = [Witness(engine, tokenizer) for _ in range(WITNESSES)]  # the engine answers them in one batch
         await asyncio.gather(*[foresee(witness, own[i::WITNESSES]) for i, witness in enumerate(witnesses)])
@@ -109,7 +114,8 @@ def main() -> None:
     parser.add_argument("--policy", type=Path, required=True)
     parser.add_argument("--world-model", type=Path, required=True, help="gets the result")
     parser.add_argument("--first", type=int, default=300_000, help="index of the first task")
-    parser.add_argument("--episodes", type=int, default=400)
+    parser.add_argument("--suite", nargs="+", default=["basics"])
+    parser.add_argument("--episodes", type=int, default=400, help="of each suite")
     parser.add_argument("--work", type=float, default=0.1, help="how much work the tasks' programs have")
     parser.add_argument("--sandbox", default="bubblewrap")
     args = parser.parse_args()

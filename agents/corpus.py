@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -11,6 +11,7 @@ from typing import NamedTuple
 from tokenizers import Tokenizer
 
 from obsspec_gym.agents.dialogue import ACT, END, OBS, TASK
+from obsspec_gym.envs.tasks.family import Step
 
 
 class Turn(NamedTuple):
@@ -48,8 +49,16 @@ class Episode:
     submitted: bool
 
 
-SLOW = ("./run_tests", "./build", "./check", "./unpack")
-"""The programs that take time in the suite: what they print is what is worth foreseeing."""
+LONGEST = 128
+"""Tokens of a command, at most; the longest of the experts name a dozen files."""
+
+_BASICS_SLOW = ("./run_tests", "./build", "./check", "./unpack")
+_TERMINAL_SLOW = (
+    *("./audit", "./collect", "./index", "./lint", "./load", "./package"),
+    *("./probe", "./quota", "./reload", "./simulate", "./start", "./verify"),
+)
+SLOW = frozenset((*_BASICS_SLOW, *_TERMINAL_SLOW))
+"""The programs that take time, one a family: what they print is what is worth foreseeing."""
 
 
 class Example(NamedTuple):
@@ -90,8 +99,7 @@ def encode(episode: Episode, tokenizer: Tokenizer, slow: float = 1.0) -> Example
     task, act, obs, end = (tokenizer.token_to_id(name) for name in (TASK, ACT, OBS, END))
 
     def plain(text: str) -> list[int]:
-        ids: list[int] = tokenizer.encode(text, add_special_tokens=False).ids
-        return ids
+        return _plain(tokenizer, text)
 
     instruction = plain(episode.instruction)
     ids = [task, *instruction, act]
@@ -102,7 +110,27 @@ def encode(episode: Episode, tokenizer: Tokenizer, slow: float = 1.0) -> Example
         closing = [] if last and not episode.submitted else [end if last else act]
         ids += [*command, end, obs, *observation, *closing]
         lesson = float(turn.taught and episode.reward == 1)
-        weight = slow if turn.command in SLOW else 1.0
+        weight = slow if turn.command.split(" ")[0] in SLOW else 1.0
         policy += [lesson] * (len(command) + 1) + [0.0] * (1 + len(observation) + len(closing))
         world += [0.0] * (len(command) + 2) + [weight] * (len(observation) + len(closing))
     return Example(ids, policy, world)
+
+
+def dialogue(tokenizer: Tokenizer, instruction: str, transcript: Iterable[Step]) -> list[int]:
+    """The compact dialogue up to where the next command is written, as token ids."""
+    task, act, obs, end = (tokenizer.token_to_id(name) for name in (TASK, ACT, OBS, END))
+    ids = [task, *_plain(tokenizer, instruction), act]
+    for command, observation in transcript:
+        ids += [*_plain(tokenizer, command), end, obs, *_plain(tokenizer, observation), act]
+    return ids
+
+
+def command_of(tokenizer: Tokenizer, ids: Sequence[int]) -> str:
+    """The command that a completion stands for: without control tokens, and without NUL, which no shell takes."""
+    text: str = tokenizer.decode(ids, skip_special_tokens=True)
+    return text.replace("\0", "")
+
+
+def _plain(tokenizer: Tokenizer, text: str) -> list[int]:
+    ids: list[int] = tokenizer.encode(text, add_special_tokens=False).ids
+    return ids

@@ -22,6 +22,7 @@ from pathlib import Path
 
 from transformers import AutoTokenizer
 
+from agents.corpus import LONGEST, SLOW
 from obsspec_gym.agents.engine.transformers import TransformersEngine
 from obsspec_gym.agents.history import History
 from obsspec_gym.agents.lm_policy import LMPolicy
@@ -40,13 +41,16 @@ from obsspec_gym.types import EpisodeId, Outcome, Sampling, Transition
 THRESHOLDS = (0.5, 0.7, 0.8, 0.85, 0.9, 0.95)
 """Probabilities from which a prediction counts as gated in: bounds of the calibrator's bins."""
 
-PREDICTABLE = ("./run_tests", "./build", "./check", "./unpack", "sed -i", "echo ")
+PREDICTABLE = (*sorted(SLOW), "sed -i", "echo ")
 """Commands whose output a reader of the history can often tell; the others show unseen files or new numbers."""
 
 _QUICK, _TIMED = 8, 2
 """Environments side by side. More than there are cores make every tool look slow: not where durations count."""
 
 _GROUP = 8
+
+_SUITES = ("basics", "terminal")
+_SPLITS = ("", ":words", ":templates")
 
 
 @dataclass(frozen=True)
@@ -181,26 +185,34 @@ async def evaluate(args: argparse.Namespace) -> dict[str, object]:
         print(f"{time.perf_counter() - started:6.0f} s  {name}: {json.dumps(value)}", file=sys.stderr, flush=True)
 
     with TransformersEngine(args.policy) as engine:
-        policy = LMPolicy(engine, tokenizer, sampling=Sampling(max_tokens=64))
-        greedy = policy.with_sampling(Sampling(temperature=0.0, max_tokens=64))
+        policy = LMPolicy(engine, tokenizer, sampling=Sampling(max_tokens=LONGEST))
+        greedy = policy.with_sampling(Sampling(temperature=0.0, max_tokens=LONGEST))
         tasks = range(args.first, args.first + args.episodes)
-        for suite in ("basics", "basics:words", "basics:templates"):
+        for suite in (f"{suite}{split}" for suite in _SUITES for split in _SPLITS):
             # Greedy rates need no real durations.
             trajectories = await rollouts(greedy, suite, tasks, 1, min(args.work, 0.1), args.sandbox, _QUICK)
             note(f"solved_greedy_{suite}", solved(trajectories))
-        more = range(args.first, args.first + args.sampled)
-        own = await rollouts(policy, "basics", more, 1, args.work, args.sandbox, _TIMED)
-        note("solved_sampled_basics", solved(own))
+        sampled = range(args.first, args.first + args.sampled)
+        own = {
+            suite: await rollouts(policy, suite, more, 1, args.work, args.sandbox, _TIMED)
+            for suite, more in (("basics", sampled), ("terminal", sampled[: args.sampled // 2]))
+        }
+        for suite, trajectories in own.items():
+            note(f"solved_sampled_{suite}", solved(trajectories))
         groups = await rollouts(policy, "basics", tasks[: args.groups], _GROUP, args.work, args.sandbox, _TIMED)
         note("groups", mixed(groups))
     with TransformersEngine(args.world_model) as engine:
         confidence = Confidence.load(args.world_model)
-        attempts = await foresee(_Raw(engine, tokenizer, confidence=confidence), own)
+        raw = _Raw(engine, tokenizer, confidence=confidence)
+        everything = await foresee(raw, own["terminal"])
+        note("world_model_terminal", summary(everything))
+        note("world_model_terminal_gated_0.85", gated(everything, 0.85))
+        attempts = await foresee(raw, own["basics"])
         note("world_model", summary(attempts))
         for threshold in THRESHOLDS:
             note(f"world_model_gated_{threshold}", gated(attempts, threshold))
         # The members of a group run side by side; here they come one after the other.
-        note("world_model_groups", summary(await foresee(_Raw(engine, tokenizer, confidence=confidence), groups)))
+        note("world_model_groups", summary(await foresee(raw, groups)))
         cascade = CascadeWorldModel([MemoryWorldModel(), LMWorldModel(engine, tokenizer, confidence=confidence)])
         note("memory_and_world_model_groups", summary(await foresee(cascade, groups)))
     return result
@@ -227,8 +239,13 @@ def main() -> None:
     parser.add_argument("--policy", type=Path, required=True)
     parser.add_argument("--world-model", type=Path, required=True)
     parser.add_argument("--first", type=int, default=3000, help="index of the first task")
-    parser.add_argument("--episodes", type=int, default=100, help="greedy episodes, a split")
-    parser.add_argument("--sampled", type=int, default=400, help="episodes at temperature 1, which are foreseen")
+    parser.add_argument("--episodes", type=int, default=100, help="greedy episodes, a suite and split")
+    parser.add_argument(
+        "--sampled",
+        type=int,
+        default=400,
+        help="episodes at temperature 1, which are foreseen; half as many of the suite terminal",
+    )
     parser.add_argument("--groups", type=int, default=12, help="groups of 8 episodes of one task")
     parser.add_argument("--work", type=float, default=1.0)
     parser.add_argument("--sandbox", default="bubblewrap")

@@ -38,6 +38,10 @@ SHIPPED = ROOT / "obsspec_gym" / "agents" / "shipped"
 FIRST_INDEX, FIRST_MIXED_INDEX, FIRST_OWN_INDEX, FIRST_JUDGED_INDEX = 10_000, 100_000, 200_000, 300_000
 """Where the tasks of training begin; those below 10,000 are for evaluation."""
 
+SUITES = ("basics", "terminal")
+"""What is recorded, sixteen tasks of each in turn: every family, and those of ``basics`` (the first four of them) more
+often than the others, which leaves reinforcement learning something to improve."""
+
 SLOW_WEIGHT = "4"
 """How much more the world model learns from programs that take time."""
 
@@ -128,7 +132,8 @@ def recipe(args: argparse.Namespace) -> None:
 
     def record(out: Path, first_index: int, count: int, *more: str | Path) -> Command:
         numbers = ["--first", str(first_index), "--count", str(count), "--seed", str(args.seed)]
-        return out, ["agents.record", *numbers, "--sandbox", args.sandbox, "--out", str(out), *map(str, more)]
+        files = ["--sandbox", args.sandbox, "--out", str(out)]
+        return out, ["agents.record", "--suite", *SUITES, *numbers, *files, *map(str, more)]
 
     def train(role: str, out: Path, steps: int, data: Sequence[Path], *more: str | Path) -> Command:
         numbers = ["--steps", str(steps), "--seed", str(args.seed)]
@@ -164,17 +169,11 @@ def recipe(args: argparse.Namespace) -> None:
             )
         ],
     )
-    judged = ["agents.confidence", "--policy", str(policy), "--world-model", str(world), "--sandbox", args.sandbox]
-    step(
-        "confidence",
-        [(world / CONFIDENCE, [*judged, "--first", str(FIRST_JUDGED_INDEX), "--episodes", str(args.judged)])],
-    )
-    figures = ["--sandbox", args.sandbox, "--episodes", str(args.episodes), "--sampled", str(4 * args.episodes)]
-    figures += ["--out", str(evaluation)]
-    step(
-        "evaluation",
-        [(evaluation, ["agents.evaluate", "--policy", str(policy), "--world-model", str(world), *figures])],
-    )
+    pair = ["--policy", str(policy), "--world-model", str(world), "--sandbox", args.sandbox]
+    judged = [*pair, "--first", str(FIRST_JUDGED_INDEX), "--episodes", str(args.judged)]
+    step("confidence", [(world / CONFIDENCE, ["agents.confidence", "--suite", *SUITES, *judged])])
+    figures = ["--episodes", str(args.episodes), "--sampled", str(4 * args.episodes), "--out", str(evaluation)]
+    step("evaluation", [(evaluation, ["agents.evaluate", *pair, *figures])])
     if args.ship:
         for source, name in ((policy, "policy"), (world, "world_model")):
             shutil.copytree(source, SHIPPED / name, dirs_exist_ok=True, ignore=shutil.ignore_patterns("training.json"))
@@ -186,17 +185,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Make the shipped policy and world model.")
     parser.add_argument("--folder", type=Path, default=Path("build/pair"))
     parser.add_argument("--sandbox", default="bubblewrap")
-    parser.add_argument("--experts", type=int, default=2048, help="expert episodes before the first training")
-    parser.add_argument("--more", type=int, default=1400, help="expert episodes beside it")
-    parser.add_argument("--mixed", type=int, default=1536, help="episodes of the first policy with an expert")
-    parser.add_argument("--first-steps", type=int, default=700)
-    parser.add_argument("--policy-steps", type=int, default=550)
-    parser.add_argument("--own", type=int, default=1024, help="episodes of the policy alone")
+    parser.add_argument("--experts", type=int, default=2560, help="expert episodes before the first training")
+    parser.add_argument("--more", type=int, default=1536, help="expert episodes beside it")
+    parser.add_argument("--mixed", type=int, default=1792, help="episodes of the first policy with an expert")
+    parser.add_argument("--first-steps", type=int, default=900)
+    parser.add_argument("--policy-steps", type=int, default=1100)
+    parser.add_argument("--own", type=int, default=1280, help="episodes of the policy alone")
     parser.add_argument(
-        "--begun-steps", type=int, default=1300, help="of the world model, before its policy's episodes"
+        "--begun-steps", type=int, default=1500, help="of the world model, before its policy's episodes"
     )
-    parser.add_argument("--world-steps", type=int, default=1700, help="of the world model, with them")
-    parser.add_argument("--judged", type=int, default=400, help="episodes that confidence is fitted on")
+    parser.add_argument("--world-steps", type=int, default=1800, help="of the world model, with them")
+    parser.add_argument("--judged", type=int, default=250, help="episodes that confidence is fitted on, a suite")
     parser.add_argument("--episodes", type=int, default=100, help="evaluation episodes, a split")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--ship", action=argparse.BooleanOptionalAction, default=True, help="replace the shipped pair")

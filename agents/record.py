@@ -1,8 +1,10 @@
 """Records episodes in real sandboxes: experts with mistakes thrown in, or a policy with an expert at its side.
 
+The tasks of several suites take turns, sixteen at a time.
+
 Example::
 
-    python -m agents.record --first 10000 --count 400 --out build/pair/experts.jsonl
+    python -m agents.record --suite basics terminal --first 10000 --count 400 --out build/pair/experts.jsonl
     python -m agents.record --first 20000 --count 200 --policy build/pair/policy --share 0.7 \\
         --out build/pair/mixed.jsonl
 """
@@ -10,17 +12,23 @@ Example::
 from __future__ import annotations
 
 import argparse
+import asyncio
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from multiprocessing import get_context
 from pathlib import Path
 from random import Random
+from typing import Protocol
 
-from agents.corpus import Episode, Turn, save
+from tokenizers import Tokenizer
+
+from agents.corpus import LONGEST, Episode, Turn, command_of, dialogue, save
 from agents.noise import mistake
+from obsspec_gym.agents.dialogue import END
+from obsspec_gym.agents.engine.transformers import TransformersEngine
 from obsspec_gym.envs.command import submitted_answer
 from obsspec_gym.envs.observation import ObservationFormat
 from obsspec_gym.envs.sandbox import Sandbox, make_sandbox
@@ -28,9 +36,13 @@ from obsspec_gym.envs.scene import judge, prepare
 from obsspec_gym.envs.tasks import Demonstrator, Task, get_suite
 from obsspec_gym.envs.tasks.family import Step
 from obsspec_gym.seeding import derive_seed
+from obsspec_gym.types import Sampling
 
 WAVE = 32
 """Episodes a worker has under way at once; a policy decides for all of them in one batch."""
+
+_BLOCK = 16
+"""So many tasks in a row are of one suite: as many as the largest has families."""
 
 
 class Live:
@@ -70,33 +82,70 @@ class Live:
         return Episode(task.id, task.instruction, tuple(self._turns), self._reward, self._submitted)
 
 
-Actor = Callable[[Sequence[Live], Sequence[str]], list[str]]
-"""Commands for episodes under way, given what each one's expert would do."""
+class Actor(Protocol):
+    """Who chooses commands."""
+
+    def __call__(self, episodes: Sequence[Live], wanted: Sequence[str]) -> list[str]:
+        """Commands for episodes under way, given what each one's expert would do."""
+        ...
+
+    def close(self) -> None:
+        """Releases what it owns."""
+        ...
 
 
-def expert_with_noise(rng: Random, noise: float) -> Actor:
+class Teacher:
     """Does what the experts say, but makes a mistake with probability ``noise``."""
 
-    def act(episodes: Sequence[Live], wanted: Sequence[str]) -> list[str]:
+    def __init__(self, rng: Random, noise: float) -> None:
+        self._rng, self._noise = rng, noise
+
+    def __call__(self, episodes: Sequence[Live], wanted: Sequence[str]) -> list[str]:
+        """What the experts want, or something else."""
         return [
-            mistake(rng, command, episode.transcript) if rng.random() < noise else command
+            mistake(self._rng, command, episode.transcript) if self._rng.random() < self._noise else command
             for episode, command in zip(episodes, wanted, strict=True)
         ]
 
-    return act
+    def close(self) -> None:
+        """Owns nothing."""
 
 
-def policy_with_expert(rng: Random, folder: Path, share: float, temperature: float) -> Actor:
-    """Lets a policy decide with probability ``share`` (the expert otherwise)."""
-    from agents.sampler import Sampler
+class Player:
+    """Lets a policy decide with probability ``share`` (the expert otherwise), on the library's own engine.
 
-    sampler = Sampler(folder, seed=rng.randrange(2**31), temperature=temperature)
+    Args:
+        folder: A trained policy.
+        seed: Of the randomness.
+        share: How often the policy is the one who acts.
+        temperature: 0 is greedy.
+    """
 
-    def act(episodes: Sequence[Live], wanted: Sequence[str]) -> list[str]:
-        sampled = sampler.commands([(live.task.instruction, live.transcript) for live in episodes])
-        return [own if rng.random() < share else command for own, command in zip(sampled, wanted, strict=True)]
+    def __init__(self, folder: Path, seed: int, share: float, temperature: float) -> None:
+        self._engine = TransformersEngine(folder, driver="inline")
+        self._tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+        stop = (self._tokenizer.token_to_id(END),)
+        self._sampling = Sampling(temperature=temperature, max_tokens=LONGEST, stop_token_ids=stop)
+        self._seed, self._share = seed, share
 
-    return act
+    def __call__(self, episodes: Sequence[Live], wanted: Sequence[str]) -> list[str]:
+        """Commands for episodes under way; all are generated in one batch."""
+        return asyncio.run(self._choose(episodes, wanted))
+
+    async def _choose(self, episodes: Sequence[Live], wanted: Sequence[str]) -> list[str]:
+        return list(await asyncio.gather(*map(self._command, episodes, wanted)))
+
+    async def _command(self, live: Live, want: str) -> str:
+        seed = derive_seed("record", self._seed, live.task.id, len(live.transcript))
+        if Random(seed).random() >= self._share:
+            return want
+        prompt = dialogue(self._tokenizer, live.task.instruction, live.transcript)
+        completion = await self._engine.submit(prompt, self._sampling, seed)
+        return command_of(self._tokenizer, completion.token_ids)
+
+    def close(self) -> None:
+        """Releases the engine."""
+        self._engine.close()
 
 
 def wave(tasks: Sequence[Task], actor: Actor, kind: str) -> list[Episode]:
@@ -118,16 +167,18 @@ def wave(tasks: Sequence[Task], actor: Actor, kind: str) -> list[Episode]:
 
 def work_off(args: argparse.Namespace, indices: Sequence[int]) -> list[Episode]:
     """One worker's share: the tasks of some indices, in waves."""
-    rng = Random(derive_seed("record", args.seed, indices[0]))
+    seed = derive_seed("record", args.seed, indices[0])
+    actor: Actor
     if args.policy is None:
-        actor = expert_with_noise(rng, args.noise)
+        actor = Teacher(Random(seed), args.noise)
     else:
-        actor = policy_with_expert(rng, args.policy, args.share, args.temperature)
-    suite = get_suite(args.suite, work=args.work)
+        actor = Player(args.policy, args.seed, args.share, args.temperature)
+    suites = [get_suite(suite, work=args.work) for suite in args.suite]
     episodes: list[Episode] = []
-    for start in range(0, len(indices), WAVE):
-        tasks = [suite.task(index) for index in indices[start : start + WAVE]]
-        episodes += wave(tasks, actor, args.sandbox)
+    with closing(actor):
+        for start in range(0, len(indices), WAVE):
+            tasks = [suites[i // _BLOCK % len(suites)].task(i) for i in indices[start : start + WAVE]]
+            episodes += wave(tasks, actor, args.sandbox)
     return episodes
 
 
@@ -152,7 +203,7 @@ def record(args: argparse.Namespace) -> Iterator[Episode]:
 def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(description="Record episodes as training data.")
-    parser.add_argument("--suite", default="basics")
+    parser.add_argument("--suite", nargs="+", default=["basics"])
     parser.add_argument("--first", type=int, required=True, help="first task index")
     parser.add_argument("--count", type=int, required=True)
     parser.add_argument("--out", type=Path, required=True)

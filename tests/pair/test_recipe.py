@@ -12,12 +12,14 @@ import pytest
 import torch
 from tokenizers import Tokenizer
 
-from agents.corpus import Episode, Example, Turn, encode, load, save
+from agents.corpus import SLOW, Episode, Example, Turn, command_of, dialogue, encode, load, save
 from agents.noise import mistake
 from agents.optimizer import orthogonal
 from agents.recipe import Command, Steps
 from agents.train import batches, rate_at, tensors
 from obsspec_gym.agents.loading import SHIPPED
+from obsspec_gym.envs.tasks import get_suite
+from obsspec_gym.envs.tasks.generated import FAMILIES
 
 ROOT = Path(__file__).parents[2]
 OK = "[exit 0] ~"
@@ -55,6 +57,42 @@ def test_the_policy_learns_taught_commands_and_the_world_model_what_comes_back(t
     example = encode(EPISODE, tokenizer)
     assert written(tokenizer, example, example.policy) == "ls<|end|>submit<|end|>"
     assert written(tokenizer, example, example.world) == f"a\n{OK}<|act|>no\n[exit 1] ~<|act|>[submitted]<|end|>"
+
+
+def test_a_policy_reads_while_recording_what_it_was_trained_on(tokenizer: Tokenizer) -> None:
+    example = encode(EPISODE, tokenizer)
+    steps = [(turn.command, turn.observation) for turn in EPISODE.turns]
+    for number, (command, _) in enumerate(steps):
+        prompt = dialogue(tokenizer, EPISODE.instruction, steps[:number])
+        assert example.ids[: len(prompt)] == prompt
+        written = example.ids[len(prompt) :]
+        assert command_of(tokenizer, written[: written.index(tokenizer.token_to_id("<|end|>")) + 1]) == command
+
+
+def test_a_command_has_no_nul(tokenizer: Tokenizer) -> None:
+    ids = tokenizer.encode("ls\0 x", add_special_tokens=False).ids
+    assert command_of(tokenizer, ids) == "ls x"
+
+
+def test_every_family_has_one_slow_program() -> None:
+    for family in FAMILIES.values():
+        files = get_suite(f"terminal/{family.name}").task(10_000).files
+        assert len(SLOW & {f"./{path}" for path in files}) == 1, family.name
+
+
+def test_recording_takes_suites_in_turn_and_a_policy_repeats_itself(tmp_path: Path) -> None:
+    def episodes(name: str) -> list[Episode]:
+        files = ["--policy", SHIPPED / "policy", "--out", tmp_path / name, "--sandbox", "local"]
+        numbers = ["--first", "10015", "--count", "2", "--work", "0.01", "--workers", "1", "--share", "0.8"]
+        command = [sys.executable, "-m", "agents.record", "--suite", "basics", "terminal", *numbers, *map(str, files)]
+        subprocess.run(command, cwd=ROOT, env=os.environ | {"OMP_NUM_THREADS": "1"}, check=True, capture_output=True)
+        return list(load(tmp_path / name))
+
+    first, again = episodes("first"), episodes("again")
+    assert [episode.task_id for episode in first] == ["terminal/order/10015@0.01", "basics/tests/10016@0.01"]
+    for one, other in zip(first, again, strict=True):
+        assert [turn.command for turn in one.turns] == [turn.command for turn in other.turns]
+    assert any(turn.taught for episode in first for turn in episode.turns)
 
 
 def test_an_unsolved_episode_teaches_no_commands_and_a_cut_one_no_end(tokenizer: Tokenizer) -> None:
