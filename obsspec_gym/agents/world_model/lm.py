@@ -24,6 +24,11 @@ from obsspec_gym.types import Action, Completion, Outcome, Prediction, Priority,
 _OPEN_END = re.compile(r"(?:[a-zA-Z]+|[0-9]+|[^a-zA-Z0-9]+)\Z")
 _DROPPED_TURNS = 4
 
+_FEW = 8
+"""What a program printed last is worth trying again if it was no longer, in tokens."""
+
+_PROGRAMS = 1024
+
 
 class LMWorldModel:
     """Predicts observations by generating them after ``<|obs|>``.
@@ -32,6 +37,9 @@ class LMWorldModel:
     own tokenizer. What it generates is the observation, then ``<|act|>`` where the episode goes on or ``<|end|>``
     where it ends. The first prediction is greedy, further ones are sampled at temperature 1 with derived seeds. The
     raw confidence is what ``confidence`` makes of the evidence, and is calibrated on line as source ``lm``.
+
+    What the same action brought before in the episode, or the same program last and in few words, is the draft of the
+    greedy prediction (with an engine that verifies drafts): much of what is right is there after one step.
 
     A history that does not fit the context keeps its first event (the task) and the most recent turns; the oldest
     are dropped in steps of 4 turns, so that the rest is the same prompt prefix for several turns. A prediction that
@@ -80,6 +88,8 @@ class LMWorldModel:
         self._calibration = Calibration()
         self._segments: OrderedDict[bytes, TokenIds] = OrderedDict()
         self._cached_events = cached_events
+        self._drafts = engine.capabilities.drafts
+        self._printed: OrderedDict[str, TokenIds] = OrderedDict()  # by program: what it printed last, if in few words
         self._confidence = confidence if engine.capabilities.drafts else None
         self._surprises = Surprises(engine, self._locate, capacity=cached_events)
 
@@ -104,8 +114,17 @@ class LMWorldModel:
         return self._calibration.apply(history, action, found)[:n]
 
     def observe(self, transition: Transition) -> None:
-        """Calibrates, with what was predicted for this transition."""
+        """Calibrates, with what was predicted for this transition, and keeps what programs print in few words."""
         self._calibration.observe(transition)
+        program = _program(transition.action)
+        if program is None or not self._drafts:
+            return
+        answer = self.answer(transition.outcome)
+        self._printed.pop(program, None)
+        if answer is not None and len(answer) <= _FEW:
+            self._printed[program] = answer
+        if len(self._printed) > _PROGRAMS:
+            self._printed.popitem(last=False)
 
     def close(self) -> None:
         """Closes the engine if it is the model's own. Idempotent."""
@@ -191,11 +210,14 @@ class LMWorldModel:
         sampled = replace(greedy, temperature=1.0)
         less_urgent = Priority.SPECULATIVE if self._engine.capabilities.priority else Priority.COMMITTED
         generations: list[Generation] = []
+        draft = self._draft(history, action, begun)
         try:
             for i in range(n):
                 seed = derive_seed("world model", history.world_key.hex(), i)
                 sampling, priority = (sampled, less_urgent) if i else (greedy, Priority.COMMITTED)
-                generations.append(self._engine.submit((*prompt, *begun), sampling, seed, priority=priority))
+                generations.append(
+                    self._engine.submit((*prompt, *begun), sampling, seed, priority=priority, draft=() if i else draft)
+                )
             surprise = await self._surprise(history, action)  # verified in the same steps of the engine
             completions = [await generation for generation in generations]
         finally:
@@ -207,6 +229,22 @@ class LMWorldModel:
             if prediction is not None and prediction.observation.startswith(partial):
                 found.setdefault((prediction.observation, prediction.ends), prediction)
         return list(found.values())
+
+    def _draft(self, history: History, action: Action, begun: TokenIds) -> TokenIds:
+        """What the action might bring, as far as it goes on from what it has brought already."""
+        if not self._drafts:
+            return ()
+        known = self._again(history, action) or self._printed.get(_program(action) or "", ())
+        return known[len(begun) : self._greedy.max_tokens] if known[: len(begun)] == begun else ()
+
+    def _again(self, history: History, action: Action) -> TokenIds:
+        """What the same action brought when the episode last had it, and that the episode goes on."""
+        observed = history
+        while (acted := observed.parent) is not None and acted.parent is not None:
+            if acted.value == action:
+                return (*self._segment(observed)[1:], self._act)
+            observed = acted.parent
+        return ()
 
     async def _surprise(self, history: History, action: Action) -> float:
         """How unexpected the least expected of the actions was; 0 where nobody reads it."""
@@ -221,3 +259,9 @@ class LMWorldModel:
         evidence = Evidence(completion.logprobs, surprise)
         confidence = evidence.sequence_probability if self._confidence is None else self._confidence(evidence)
         return Prediction(text, stop == self._end, confidence, self._source)
+
+
+def _program(action: Action) -> str | None:
+    """The first word of a command; ``None`` for what is none."""
+    words = action.split(maxsplit=1) if isinstance(action, str) else ()
+    return words[0] if words else None

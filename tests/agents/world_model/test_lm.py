@@ -38,9 +38,12 @@ class WritingEngine:
 
     weights_version = 0
 
-    def __init__(self, tokenizer: Any, answer: Answer, *, confidence: float = 0.9, hangs: bool = False) -> None:
-        self.capabilities = Capabilities(addressed_noise=True, priority=True, cancel=True)
+    def __init__(
+        self, tokenizer: Any, answer: Answer, *, confidence: float = 0.9, hangs: bool = False, drafts: bool = False
+    ) -> None:
+        self.capabilities = Capabilities(addressed_noise=True, priority=True, cancel=True, drafts=drafts)
         self.prompts: list[str] = []
+        self.drafts: list[str] = []
         self.requests: list[tuple[Sampling, int, Priority]] = []
         self.cancelled = 0
         self.closed = False
@@ -60,6 +63,7 @@ class WritingEngine:
         draft: Sequence[int] = (),
     ) -> Generation:
         self.prompts.append(self._tokenizer.decode(list(prompt_ids)))
+        self.drafts.append(self._tokenizer.decode(list(draft)))
         self.requests.append((sampling, seed, priority))
         future: asyncio.Future[Completion] = asyncio.get_running_loop().create_future()
         ids = self._tokenizer.encode(self._answer(self.prompts[-1], sampling, seed), add_special_tokens=False)
@@ -122,6 +126,44 @@ def test_the_prompt_is_what_the_policy_s_dialogue_writes(compact_tokenizer: Any)
     following = policy.encode_observation(acted, "")
     prompt = LMWorldModel(engine, compact_tokenizer).prompt(history, "pwd")
     assert prompt == (*acted.token_ids, *following[:-1])
+
+
+def test_what_the_action_brought_before_is_the_draft(compact_tokenizer: Any) -> None:
+    engine = WritingEngine(compact_tokenizer, always(f"3\n{DONE}{ACT}"), drafts=True)
+    model = LMWorldModel(engine, compact_tokenizer)
+    history = START.act("cat a").observe(f"old\n{DONE}").act("cat a").observe(f"new {DONE * 9}").act("ls").observe("a")
+    ask(model, history, "cat a", n=2)
+    assert engine.drafts == [f"new {DONE * 9}{ACT}", ""]  # the latest; sampled predictions are other ones
+    ask(model, history, "cat a", partial="new [")  # what is there already needs no draft
+    assert engine.drafts[2].endswith(f"exit 0] ~{ACT}")
+    assert engine.drafts[2].startswith((" [exit", "exit"))
+    for action, partial in (("cat a", "3\n"), ("cat b", "")):
+        ask(model, history, action, partial=partial)
+        assert engine.drafts[-1] == ""
+
+
+def test_what_a_program_printed_in_few_words_is_the_draft(compact_tokenizer: Any) -> None:
+    engine = WritingEngine(compact_tokenizer, always(f"{DONE}{ACT}"), drafts=True)
+    model = LMWorldModel(engine, compact_tokenizer)
+    for command, observation in (("sed -i s/1/2/ a", "ok"), ("cat a", "word " * 30)):
+        model.observe(Transition(START.act(command), Outcome(observation), 0.1))
+    assert [engine.drafts[-1] for command in ("sed -n 3p b", "cat b", "", "ls") if ask(model, START, command)] == [
+        f"ok{ACT}",
+        "",
+        "",
+        "",
+    ]
+    model.observe(Transition(START.act("sed -n 3p b"), Outcome("word " * 30), 0.1))  # not few any more
+    ask(model, START, "sed -n 4p b")
+    assert engine.drafts[-1] == ""
+
+
+def test_an_engine_without_drafts_gets_none(compact_tokenizer: Any) -> None:
+    engine = WritingEngine(compact_tokenizer, always(f"{DONE}{ACT}"))
+    model = LMWorldModel(engine, compact_tokenizer)
+    model.observe(Transition(START.act("sed -i s/1/2/ a"), Outcome("ok"), 0.1))
+    ask(model, START.act("sed x").observe(DONE), "sed x")
+    assert engine.drafts == [""]
 
 
 def test_the_end_of_the_episode_is_predicted(compact_tokenizer: Any) -> None:
