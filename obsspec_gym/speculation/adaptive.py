@@ -14,6 +14,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from obsspec_gym.agents.engine.base import EngineLoad
 from obsspec_gym.agents.history import History
@@ -59,8 +60,14 @@ FULL = 0.8
 _NEVER = 1e-9
 """The chance of what is generated on for its draft alone."""
 
+_LOOK_BACK = 64
+"""So many events back it is looked for the same action."""
+
 LOOK_AGAIN = 8
 """Where speculation does not pay, predictions are still compared with the truth at every this-many-th turn."""
+
+Case: TypeAlias = tuple[Hashable, bool]
+"""A kind of action, and whether the episode has had this very action before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +103,8 @@ class AdaptiveSelector(Selector):
     Args:
         max_depth: Observations ahead at most.
         max_breadth: Alternatives at each level at most.
-        kind: Tells kinds of actions apart: match rates and tool times are kept by kind.
+        kind: Tells kinds of actions apart: tool times are kept by kind, and match rates by kind and whether the
+            episode has had the same action before.
         caution: How much more a lost second counts than one that is hidden.
 
     Raises:
@@ -161,11 +169,12 @@ class AdaptiveSelector(Selector):
         beside, _ = self._begun.get(acted.episode, (float(load.running), 0))
         self._file(acted, (beside + load.running) / 2)
         price = self._price(load)
+        case = _case(acted, kind)
         tools, asking = self._tools.of(kind), _median(self._predictions.quantiles())
         stretch = self._stretch(tools, asking, 1, _outlasting(tools, asking))
         if stretch.hides <= 0.0:
-            return self._look(kind, LOOK_AGAIN, f"tools of {_median(tools):.3g} s end before a prediction is there")
-        chances = self._ranks(kind)
+            return self._look(case, LOOK_AGAIN, f"tools of {_median(tools):.3g} s end before a prediction is there")
+        chances = self._ranks(case)
         said = f"match {chances[0]:.2f}, hides {stretch.hides:.3g} s, price {price.share:.2f}"
         gains = [self._gain(self._use(chance, rank, kind), stretch, price) for rank, chance in enumerate(chances)]
         breadth = max((rank + 1 for rank, gain in enumerate(gains) if gain > 0.0), default=0)
@@ -173,9 +182,9 @@ class AdaptiveSelector(Selector):
         if breadth and max(gains) > asked:
             return Budget(self._depth(tools, asking, max(chances), price), breadth, said)
         if load.contended and self._gain(CERTAIN, stretch, price) <= asked:  # learning costs, too
-            return self._look(kind, LOOK_AGAIN, f"{said}: not even what is certain would pay")
+            return self._look(case, LOOK_AGAIN, f"{said}: not even what is certain would pay")
         if self._matches.seen((0,)) >= QUANTILES:
-            return self._look(kind, LOOK_AGAIN if self._matches.seen((0, kind)) >= QUANTILES else 1, said)
+            return self._look(case, LOOK_AGAIN if self._matches.seen((0, *case)) >= QUANTILES else 1, said)
         return Budget(1, min(2, self._max_breadth), f"{said}: nothing known yet, as probable as predictions say")
 
     def chance(self, candidate: Candidate) -> float:
@@ -183,10 +192,11 @@ class AdaptiveSelector(Selector):
         if not candidate.budget.generate:
             return 0.0
         kind = self._kind(candidate.acted.last_action)
+        case = _case(candidate.acted, kind)
         prediction = candidate.prediction
         # Of itself a world model that cannot tell says 1: then the rate at which predictions match says more.
         told = prediction.probability
-        prior = told if told < 1 else min(CERTAIN, self._ranks(kind)[min(candidate.rank, self._max_breadth - 1)])
+        prior = told if told < 1 else min(CERTAIN, self._ranks(case)[min(candidate.rank, self._max_breadth - 1)])
         names = _names(prediction.source, prediction.probability, candidate.rank, kind)
         chance = candidate.reached * self._matches.of(names, prior)
         use = self._use(chance, candidate.rank, kind) if candidate.level == 1 else chance
@@ -205,10 +215,11 @@ class AdaptiveSelector(Selector):
     def observe(self, acted: History, record: TurnRecord) -> None:
         """Learns how long this turn took, and which of its predictions matched."""
         kind = self._kind(acted.last_action)
+        case = _case(acted, kind)
         self._tools.add(kind, record.tool.seconds)
         for prediction in record.predictions:
             names = _names(prediction.source, prediction.probability, prediction.rank, kind)
-            self._matches.add([(prediction.rank,), (prediction.rank, kind), *names], prediction.matched)
+            self._matches.add([*_rates(prediction.rank, case), *names], prediction.matched)
             self._predictions.add(prediction.span.seconds)
         if record.late:
             self._predictions.add(1.5 * record.tool.seconds)  # at least the tool's time; how much more is unknown
@@ -237,21 +248,21 @@ class AdaptiveSelector(Selector):
         self._live += acted.length - length
         self._begun[acted.episode] = running, acted.length
 
-    def _look(self, kind: Hashable, every: int, why: str) -> Budget:
+    def _look(self, case: Case, every: int, why: str) -> Budget:
         """No speculation; now and then at least a look at how good predictions are."""
         if len(self._passed) > KINDS:
             self._passed.clear()
-        passed = self._passed[kind] = self._passed.get(kind, 0) + 1
+        passed = self._passed[case] = self._passed.get(case, 0) + 1
         if passed % every == 0:
             return Budget(1, min(4, self._max_breadth), f"{why}: only compared", generate=False)
         return Budget(0, 1, why)
 
-    def _ranks(self, kind: Hashable) -> list[float]:
+    def _ranks(self, case: Case) -> list[float]:
         """The probabilities that the predictions of each rank match, whatever they say of themselves."""
         left, rates = 1.0, []
         for rank in range(self._max_breadth):
             prior = PRIOR_MATCH if rank == 0 else PRIOR_NEXT * left
-            rate = self._matches.of([(rank,), (rank, kind)], prior)
+            rate = self._matches.of(_rates(rank, case), prior)
             left = max(0.0, left - rate)
             rates.append(rate if rate >= LEAST_CHANCE else 0.0)
         return rates
@@ -319,6 +330,23 @@ class AdaptiveSelector(Selector):
     def _crowded(self, load: EngineLoad) -> bool:
         """Whether what real histories hold, and speculation adds, would not fit into the engine's cache."""
         return 0 < FULL * load.capacity_tokens < self._live
+
+
+def _case(acted: History, kind: Hashable) -> Case:
+    """The kind of the last action, and whether it was done before: what it brings can be told of the second only."""
+    action, node = acted.last_action, acted.parent
+    for _ in range(_LOOK_BACK if isinstance(action, str) else 0):
+        if node is None:
+            break
+        if node.is_action and node.value == action:
+            return kind, True
+        node = node.parent
+    return kind, False
+
+
+def _rates(rank: int, case: Case) -> list[Hashable]:
+    """Under which names a match is counted whatever its prediction said, from the general to the special."""
+    return [(rank,), (rank, case[0]), (rank, *case)]
 
 
 def _names(source: str, probability: float, rank: int, kind: Hashable) -> list[Hashable]:

@@ -60,7 +60,7 @@ def test_it_speculates_where_tools_are_slow_and_predictions_right() -> None:
     budget = selector.budget(acted())
     assert budget.depth >= 1
     assert budget.generate
-    assert "match 0.9" in budget.reason
+    assert "match 1.00" in budget.reason
     assert "hides" in budget.reason
     assert "price 0.00" in budget.reason
     assert selector.chance(candidate()) > 0.9
@@ -91,6 +91,22 @@ def test_kinds_of_commands_are_told_apart() -> None:
         teach(selector, tool=0.001, command="echo", times=8)
     assert selector.budget(acted("make")).depth >= 1
     assert [selector.budget(acted("echo")).depth for _ in range(4)].count(0) >= 3
+
+
+def test_what_was_done_before_is_told_apart_from_what_is_new() -> None:
+    new, again = acted("ls").observe("out").act("cat a"), acted("cat a").observe("out").act("cat a")
+    selector = AdaptiveSelector()
+    selector.attach(lambda: EngineLoad(running=8))
+    for turn in range(120):
+        history = (new, again)[turn % 2]
+        prediction = PredictionRecord("model", 1.0, Span(0.0, 0.05), history is again, False, rank=0)
+        selector.observe(history, TurnRecord(
+            EPISODE, 1, Span(0.0, 1.0), 50, False, 1.0, 0.0, None, Span(1.0, 3.0), False, predictions=(prediction,)
+        ))  # fmt: skip
+    assert "match 0.9" in selector.budget(again).reason
+    assert "match 0.0" in selector.budget(new).reason
+    assert "match 0.9" in selector.budget(acted("cat b").observe("out").act("cat b")).reason
+    assert "match 0.0" in selector.budget(acted("cat b")).reason
 
 
 def test_a_busy_engine_is_left_alone() -> None:
