@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
@@ -10,6 +11,8 @@ from obsspec_gym.agents.tokens import Tokenizer
 from obsspec_gym.errors import InvalidArgumentError, MissingExtraError
 
 if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
     from obsspec_gym.agents.engine.base import Engine
     from obsspec_gym.agents.engine.transformers import DriverName, DtypeName
 
@@ -37,6 +40,41 @@ def model_directory(source: str | Path, role: Literal["policy", "world_model"]) 
             expected = f"this installation comes without its {role.replace('_', ' ')}: {directory} holds no model"
         raise InvalidArgumentError(expected)
     return directory
+
+
+_LOADING = threading.Lock()
+"""Transformers exchanges functions of torch and of its own for the whole process while it loads a model: two that load
+at once leave them exchanged for good, and models without their tied weights."""
+
+
+def load_model(directory: str | Path, dtype: str = "auto") -> PreTrainedModel:
+    """The model of a directory, from its local files; callable from several threads at once.
+
+    Args:
+        directory: In the Hugging Face layout.
+        dtype: What its parameters are to be; ``"auto"`` is what the files hold.
+
+    Raises:
+        MissingExtraError: If transformers is not installed.
+        InvalidArgumentError: If there is no model, or weights of it are missing.
+    """
+    try:
+        from transformers import AutoModelForCausalLM
+    except ImportError as error:
+        raise MissingExtraError("transformers", "lm") from error
+    if not (Path(directory) / "config.json").is_file():
+        raise InvalidArgumentError(f"expected a directory with a model (config.json), got {str(directory)!r}")
+    with _LOADING:
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
+            directory, local_files_only=True, dtype=dtype, output_loading_info=True
+        )
+    model: PreTrainedModel = loaded[0]
+    missing = sorted(loaded[1]["missing_keys"])
+    if missing:
+        raise InvalidArgumentError(
+            f"{directory} lacks {len(missing)} weights of its model, the first is {missing[0]!r}"
+        )
+    return model
 
 
 def load_tokenizer(directory: Path) -> Tokenizer:

@@ -13,10 +13,8 @@ from contextlib import ExitStack
 from itertools import count
 from typing import Any
 
-from transformers import AutoModelForCausalLM
-
 from obsspec_gym.agents.lm_policy import load_policy
-from obsspec_gym.agents.loading import model_directory
+from obsspec_gym.agents.loading import load_model, model_directory
 from obsspec_gym.agents.world_model.lm import LMWorldModel
 from obsspec_gym.agents.world_model.loading import load_world_model
 from obsspec_gym.benchmarks.paired import bootstrap, mcnemar
@@ -184,4 +182,4 @@ class _Contest:
 
 
 def _shipped() -> Any:
-    return AutoModelForCausalLM.from_pretrained(model_directory("shipped", "world_model"), local_files_only=True)
+    return load_model(model_directory("shipped", "world_model"))

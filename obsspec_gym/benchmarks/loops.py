@@ -26,7 +26,6 @@ from typing import Any
 import torch
 from datasets import Dataset
 from transformers import (
-    AutoModelForCausalLM,
     LogitsProcessor,
     LogitsProcessorList,
     PreTrainedTokenizerFast,
@@ -36,7 +35,7 @@ from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.grpo_trainer import GRPOTrainer
 
 from obsspec_gym.agents.dialogue import END
-from obsspec_gym.agents.loading import model_directory
+from obsspec_gym.agents.loading import load_model, model_directory
 from obsspec_gym.envs.command import submitted_answer
 from obsspec_gym.envs.tasks import get_suite
 from obsspec_gym.envs.terminal import TerminalEnv
@@ -223,8 +222,8 @@ class _Setting:
             {"prompt": [{"role": "user", "content": suite.task(index).instruction}], "task": index}
             for index in range(self._first, self._first + self._tasks)
         ]
-        model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32, local_files_only=True)
-        model.generate = _paced(model.generate, self.pace)
+        model = load_model(directory, "float32")
+        model.generate = _paced(model.generate, self.pace)  # type: ignore[assignment, arg-type]
         grpo = self._grpo("trl") | {
             "max_tool_calling_iterations": self.max_turns - 1,  # the last completion is to hand in
             "generation_kwargs": {"max_new_tokens": _TURN_TOKENS},

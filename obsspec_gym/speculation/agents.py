@@ -11,7 +11,7 @@ from types import TracebackType
 from obsspec_gym.agents.engine.base import Engine
 from obsspec_gym.agents.history import History
 from obsspec_gym.agents.lm_policy import load_policy
-from obsspec_gym.agents.loading import check_engine, load_engine, model_directory, server_urls
+from obsspec_gym.agents.loading import check_engine, load_engine, load_model, model_directory, server_urls
 from obsspec_gym.agents.policy import CallablePolicy, Policy
 from obsspec_gym.agents.world_model.base import WorldModel
 from obsspec_gym.agents.world_model.cascade import CascadeWorldModel
@@ -203,14 +203,12 @@ def _load_engine(directory: Path, name: str, niceness: int = 0, step_seconds: fl
     _keep_temporary_directory_clean()
     if name != "transformers":
         return load_engine(directory, engine=name)
-    from transformers import AutoModelForCausalLM
     from transformers.utils.logging import disable_progress_bar
 
     from obsspec_gym.agents.engine.transformers import TransformersEngine
 
     disable_progress_bar()  # type: ignore[no-untyped-call]
-    model = AutoModelForCausalLM.from_pretrained(directory, local_files_only=True, dtype="auto")
-    return TransformersEngine(model, driver="process", niceness=niceness, step_seconds=step_seconds)
+    return TransformersEngine(load_model(directory), driver="process", niceness=niceness, step_seconds=step_seconds)
 
 
 def _keep_temporary_directory_clean() -> None:

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from accelerate.utils import broadcast_object_list, gather_object
-from transformers import AutoModelForCausalLM, PreTrainedModel, TrainerCallback
+from transformers import PreTrainedModel, TrainerCallback
 
-from obsspec_gym.agents.loading import model_directory
+from obsspec_gym.agents.loading import load_model, model_directory
 from obsspec_gym.agents.world_model.base import WorldModel
 from obsspec_gym.agents.world_model.cascade import CascadeWorldModel
 from obsspec_gym.agents.world_model.lm import LMWorldModel
@@ -227,9 +227,7 @@ def _language_model(world_model: WorldModel) -> LMWorldModel:
 def _load(model: PreTrainedModel | str | Path) -> PreTrainedModel:
     if isinstance(model, PreTrainedModel):
         return model
-    directory = model_directory(model, "world_model")
-    loaded: PreTrainedModel = AutoModelForCausalLM.from_pretrained(directory, local_files_only=True)
-    return loaded
+    return load_model(model_directory(model, "world_model"))
 
 
 def _reason(failure: Exception | None) -> str:

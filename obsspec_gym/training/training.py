@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
+from transformers import AutoTokenizer, TrainerCallback
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
 
 from obsspec_gym.agents.engine.transformers import TransformersEngine
-from obsspec_gym.agents.loading import model_directory
+from obsspec_gym.agents.loading import load_model, model_directory
 from obsspec_gym.agents.world_model.base import WorldModel
 from obsspec_gym.agents.world_model.loading import load_world_model, world_model_parts
 from obsspec_gym.envs.latency import LatencyProfile
@@ -110,7 +110,7 @@ class Training:
                 stack.callback(world_model.close)
             trainer = stack.enter_context(
                 ObsSpecGRPOTrainer(
-                    AutoModelForCausalLM.from_pretrained(self.policy, dtype=config.dtype, local_files_only=True),
+                    load_model(self.policy, config.dtype),
                     args=self.grpo,
                     train_dataset=task_dataset(self.suite, config.tasks.indices),
                     eval_dataset=config.evaluation and task_dataset(self.suite, config.evaluation.indices),

@@ -9,22 +9,21 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-import threading
 import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from obsspec_gym.agents.engine.arguments import as_token_ids, check_prompt, check_seed, check_vocabulary
 from obsspec_gym.agents.engine.base import Capabilities, EngineLoad, Weights
 from obsspec_gym.agents.generation import Generation
+from obsspec_gym.agents.loading import load_model
 from obsspec_gym.errors import ClosedError, EngineError, InvalidArgumentError, MissingExtraError
 from obsspec_gym.types import Completion, Hint, Priority, Sampling
 
 try:
     import torch
-    from transformers import AutoModelForCausalLM
 except ImportError as error:
     raise MissingExtraError(error.name or "torch", "lm") from error
 
@@ -103,7 +102,7 @@ class TransformersEngine:
             dtype, driver, max_batch_tokens, max_running, capacity_tokens, device, step_seconds, threads, niceness
         )
         if isinstance(model_or_path, str | Path):
-            model, self._source = _load(model_or_path), None
+            model, self._source = load_model(model_or_path), None
         else:
             model = self._source = model_or_path
         self._shape = ModelShape.of(model.config)
@@ -252,22 +251,3 @@ class TransformersEngine:
 def _release(driver: Driver, inbox: Inbox) -> None:
     driver.close()
     inbox.cancel_all()
-
-
-_LOADING = threading.Lock()
-"""Transformers exchanges functions of torch and of its own for the whole process while it loads a model: two that load
-at once leave them exchanged for good, and models without their tied weights."""
-
-
-def _load(path: str | Path) -> PreTrainedModel:
-    if not (Path(path) / "config.json").is_file():
-        raise InvalidArgumentError(f"expected a directory with a model (config.json), got {str(path)!r}")
-    with _LOADING:
-        loaded: Any = AutoModelForCausalLM.from_pretrained(
-            path, local_files_only=True, dtype="auto", output_loading_info=True
-        )
-    model: PreTrainedModel = loaded[0]
-    missing = sorted(loaded[1]["missing_keys"])
-    if missing:
-        raise InvalidArgumentError(f"{path} lacks {len(missing)} weights of its model, the first is {missing[0]!r}")
-    return model
