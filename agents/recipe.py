@@ -28,8 +28,7 @@ from typing import TypeAlias
 
 from agents.card import write_cards
 from agents.corpus import Episode, load
-from agents.tokenizer import save_tokenizer, train_tokenizer
-from agents.train import CONTEXT
+from agents.tokenizer import CONTEXT, save_tokenizer, train_tokenizer
 from obsspec_gym.agents.world_model.confidence import FILE as CONFIDENCE
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -27,6 +27,7 @@ from tokenizers import Tokenizer
 
 from agents.corpus import LONGEST, Episode, Turn, command_of, dialogue, save
 from agents.noise import mistake
+from agents.tokenizer import CONTEXT
 from obsspec_gym.agents.dialogue import END
 from obsspec_gym.agents.engine.transformers import TransformersEngine
 from obsspec_gym.envs.command import submitted_answer
@@ -140,6 +141,8 @@ class Player:
         if Random(seed).random() >= self._share:
             return want
         prompt = dialogue(self._tokenizer, live.task.instruction, live.transcript)
+        if len(prompt) >= CONTEXT:
+            return want  # nobody learns from an episode that is longer than the context
         completion = await self._engine.submit(prompt, self._sampling, seed)
         return command_of(self._tokenizer, completion.token_ids)
 

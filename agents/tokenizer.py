@@ -12,6 +12,9 @@ from obsspec_gym.agents.dialogue import ACT, COMPACT_CHAT_TEMPLATE, END, OBS, PA
 
 VOCABULARY = 768
 
+CONTEXT = 2048
+"""Tokens that both models can attend to."""
+
 
 def train_tokenizer(texts: Iterable[str]) -> Tokenizer:
     """Learns the vocabulary. Numbers are pairs of digits from the left, which makes them easy to copy."""

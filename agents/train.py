@@ -23,11 +23,10 @@ from transformers import GenerationConfig, PreTrainedModel, Qwen3Config, Qwen3Fo
 
 from agents.corpus import Example, encode, load
 from agents.optimizer import optimizers
-from agents.tokenizer import save_tokenizer
+from agents.tokenizer import CONTEXT, save_tokenizer
 from obsspec_gym.agents.dialogue import ACT, END, PAD
 from obsspec_gym.envs.observation import ObservationFormat
 
-CONTEXT = 2048
 _POOL = 512
 _HELD_BACK = 100
 """Episodes kept out of training at most, for the validation loss."""

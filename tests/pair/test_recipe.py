@@ -4,9 +4,12 @@ import json
 import os
 import subprocess
 import sys
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from random import Random
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -16,6 +19,7 @@ from agents.corpus import SLOW, Episode, Example, Turn, command_of, dialogue, en
 from agents.noise import mistake
 from agents.optimizer import orthogonal
 from agents.recipe import Command, Steps
+from agents.record import Player
 from agents.train import batches, rate_at, tensors
 from obsspec_gym.agents.loading import SHIPPED
 from obsspec_gym.envs.tasks import get_suite
@@ -93,6 +97,15 @@ def test_recording_takes_suites_in_turn_and_a_policy_repeats_itself(tmp_path: Pa
     for one, other in zip(first, again, strict=True):
         assert [turn.command for turn in one.turns] == [turn.command for turn in other.turns]
     assert any(turn.taught for episode in first for turn in episode.turns)
+
+
+def test_where_an_episode_is_longer_than_the_context_the_expert_acts() -> None:
+    task = get_suite("basics").task(10_000)
+    lives: Any = [SimpleNamespace(task=task, transcript=[("cat a", "word " * words)] * 2) for words in (5, 3000)]
+    with closing(Player(SHIPPED / "policy", seed=0, share=1.0, temperature=0.0)) as player:
+        own, experts = player(lives, ["never written", "never written"])
+    assert own != "never written"
+    assert experts == "never written"
 
 
 def test_an_unsolved_episode_teaches_no_commands_and_a_cut_one_no_end(tokenizer: Tokenizer) -> None:
