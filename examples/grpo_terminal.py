@@ -42,14 +42,14 @@ config = GRPOConfig(
 )
 policy = model_directory("shipped", "policy")
 world_model = load_world_model()  # remembers what commands printed; a language model predicts the rest
-tasks = range(10_000, 10_000 + options.tasks * options.steps)  # those below are for evaluation
+suite = "terminal/count+archive+git+logs:templates"  # families that it solves now and then
 
 with ObsSpecGRPOTrainer(
     AutoModelForCausalLM.from_pretrained(policy, dtype="float32"),
     args=config,
-    train_dataset=task_dataset("basics", tasks),
+    train_dataset=task_dataset(suite, range(10_000, 10_000 + options.tasks * options.steps)),  # below: for evaluation
     processing_class=AutoTokenizer.from_pretrained(policy),
-    suite="basics",
+    suite=suite,
     num_envs=8,
     terminal_options={"latency": options.latency},
     world_model=world_model,
