@@ -1,6 +1,6 @@
 """Is something learnt? GRPO from the shipped policy on phrasings it never saw, measured on held-out tasks.
 
-Four families in their held-out phrasings. The policy solves some of their tasks, and often one of them only now and
+Three families in their held-out phrasings. The policy solves some of their tasks, and often one of them only now and
 then; of others it solves nearly all or none, and a group whose members all did the same teaches nothing. It is trained
 on task indices from 10,000 on and measured on fixed indices below, one sample a task at temperature 1, with the same
 noise before and after.
@@ -29,13 +29,13 @@ from obsspec_gym.training.rollout import name_episodes
 from obsspec_gym.training.training import Training
 
 DEFAULTS: dict[str, Any] = {
-    "suite": "terminal/count+archive+git+logs:templates",
+    "suite": "terminal/count+archive+tests:templates",
     "seeds": "0",
     "steps": 40,
     "tasks": 16,
     "group": 8,
     "rank": 16,
-    "learning_rate": 1.5e-3,
+    "learning_rate": 1e-3,
     "warmup": 6,
     "evaluation": 200,
     "envs": 8,
