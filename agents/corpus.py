@@ -52,12 +52,17 @@ class Episode:
 LONGEST = 128
 """Tokens of a command, at most; the longest of the experts name a dozen files."""
 
-_BASICS_SLOW = ("./run_tests", "./build", "./check", "./unpack")
-_TERMINAL_SLOW = (
-    *("./audit", "./collect", "./index", "./lint", "./load", "./package"),
-    *("./probe", "./quota", "./reload", "./simulate", "./start", "./verify"),
+SUITES = ("basics", "terminal")
+"""What is recorded, sixteen tasks of each in turn: every family, and those of ``basics`` (the first four of them) more
+often than the others, which leaves reinforcement learning something to improve."""
+
+SLOW = frozenset(
+    f"./{name}"
+    for name in (
+        *("run_tests", "build", "check", "unpack", "audit", "collect", "index", "lint"),
+        *("load", "package", "probe", "quota", "reload", "simulate", "start", "verify"),
+    )
 )
-SLOW = frozenset((*_BASICS_SLOW, *_TERMINAL_SLOW))
 """The programs that take time, one a family: what they print is what is worth foreseeing."""
 
 
@@ -99,7 +104,8 @@ def encode(episode: Episode, tokenizer: Tokenizer, slow: float = 1.0) -> Example
     task, act, obs, end = (tokenizer.token_to_id(name) for name in (TASK, ACT, OBS, END))
 
     def plain(text: str) -> list[int]:
-        return _plain(tokenizer, text)
+        ids: list[int] = tokenizer.encode(text, add_special_tokens=False).ids
+        return ids
 
     instruction = plain(episode.instruction)
     ids = [task, *instruction, act]
@@ -118,19 +124,12 @@ def encode(episode: Episode, tokenizer: Tokenizer, slow: float = 1.0) -> Example
 
 def dialogue(tokenizer: Tokenizer, instruction: str, transcript: Iterable[Step]) -> list[int]:
     """The compact dialogue up to where the next command is written, as token ids."""
-    task, act, obs, end = (tokenizer.token_to_id(name) for name in (TASK, ACT, OBS, END))
-    ids = [task, *_plain(tokenizer, instruction), act]
-    for command, observation in transcript:
-        ids += [*_plain(tokenizer, command), end, obs, *_plain(tokenizer, observation), act]
-    return ids
+    turns = tuple(Turn(command, observation, taught=False, seconds=0.0) for command, observation in transcript)
+    ids = encode(Episode("", instruction, turns, reward=0.0, submitted=False), tokenizer).ids
+    return [*ids, tokenizer.token_to_id(ACT)] if turns else ids
 
 
 def command_of(tokenizer: Tokenizer, ids: Sequence[int]) -> str:
     """The command that a completion stands for: without control tokens, and without NUL, which no shell takes."""
     text: str = tokenizer.decode(ids, skip_special_tokens=True)
     return text.replace("\0", "")
-
-
-def _plain(tokenizer: Tokenizer, text: str) -> list[int]:
-    ids: list[int] = tokenizer.encode(text, add_special_tokens=False).ids
-    return ids

@@ -22,7 +22,7 @@ from pathlib import Path
 
 from transformers import AutoTokenizer
 
-from agents.corpus import LONGEST, SLOW
+from agents.corpus import LONGEST, SLOW, SUITES
 from obsspec_gym.agents.engine.transformers import TransformersEngine
 from obsspec_gym.agents.history import History
 from obsspec_gym.agents.lm_policy import LMPolicy
@@ -49,7 +49,6 @@ _QUICK, _TIMED = 8, 2
 
 _GROUP = 8
 
-_SUITES = ("basics", "terminal")
 _SPLITS = ("", ":words", ":templates")
 
 
@@ -188,7 +187,7 @@ async def evaluate(args: argparse.Namespace) -> dict[str, object]:
         policy = LMPolicy(engine, tokenizer, sampling=Sampling(max_tokens=LONGEST))
         greedy = policy.with_sampling(Sampling(temperature=0.0, max_tokens=LONGEST))
         tasks = range(args.first, args.first + args.episodes)
-        for suite in (f"{suite}{split}" for suite in _SUITES for split in _SPLITS):
+        for suite in (f"{suite}{split}" for suite in SUITES for split in _SPLITS):
             # Greedy rates need no real durations.
             trajectories = await rollouts(greedy, suite, tasks, 1, min(args.work, 0.1), args.sandbox, _QUICK)
             note(f"solved_greedy_{suite}", solved(trajectories))

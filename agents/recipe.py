@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from agents.card import write_cards
-from agents.corpus import Episode, load
+from agents.corpus import SUITES, Episode, load
 from agents.tokenizer import CONTEXT, save_tokenizer, train_tokenizer
 from obsspec_gym.agents.world_model.confidence import FILE as CONFIDENCE
 
@@ -36,10 +36,6 @@ SHIPPED = ROOT / "obsspec_gym" / "agents" / "shipped"
 
 FIRST_INDEX, FIRST_MIXED_INDEX, FIRST_OWN_INDEX, FIRST_JUDGED_INDEX = 10_000, 100_000, 200_000, 300_000
 """Where the tasks of training begin; those below 10,000 are for evaluation."""
-
-SUITES = ("basics", "terminal")
-"""What is recorded, sixteen tasks of each in turn: every family, and those of ``basics`` (the first four of them) more
-often than the others, which leaves reinforcement learning something to improve."""
 
 SLOW_WEIGHT = "4"
 """How much more the world model learns from programs that take time."""

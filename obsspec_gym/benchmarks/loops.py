@@ -223,7 +223,7 @@ class _Setting:
             for index in range(self._first, self._first + self._tasks)
         ]
         model = load_model(directory, "float32")
-        model.generate = _paced(model.generate, self.pace)  # type: ignore[assignment, arg-type]
+        model.generate = _paced(model.generate, self.pace)  # type: ignore[assignment, arg-type]  # a method becomes a function
         grpo = self._grpo("trl") | {
             "max_tool_calling_iterations": self.max_turns - 1,  # the last completion is to hand in
             "generation_kwargs": {"max_new_tokens": _TURN_TOKENS},

@@ -15,6 +15,7 @@ from obsspec_gym.agents.history import History
 from obsspec_gym.agents.tokens import TextCodec, Tokenizer
 from obsspec_gym.agents.world_model.calibration import Calibration
 from obsspec_gym.agents.world_model.confidence import Evidence
+from obsspec_gym.agents.world_model.program import program
 from obsspec_gym.agents.world_model.surprise import Surprises
 from obsspec_gym.errors import InvalidArgumentError
 from obsspec_gym.seeding import derive_seed
@@ -116,13 +117,12 @@ class LMWorldModel:
     def observe(self, transition: Transition) -> None:
         """Calibrates, with what was predicted for this transition, and keeps what programs print in few words."""
         self._calibration.observe(transition)
-        program = _program(transition.action)
-        if program is None or not self._drafts:
+        if not self._drafts:
             return
-        answer = self.answer(transition.outcome)
-        self._printed.pop(program, None)
+        ran, answer = program(transition.action), self.answer(transition.outcome)
+        self._printed.pop(ran, None)
         if answer is not None and len(answer) <= _FEW:
-            self._printed[program] = answer
+            self._printed[ran] = answer
         if len(self._printed) > _PROGRAMS:
             self._printed.popitem(last=False)
 
@@ -234,7 +234,7 @@ class LMWorldModel:
         """What the action might bring, as far as it goes on from what it has brought already."""
         if not self._drafts:
             return ()
-        known = self._again(history, action) or self._printed.get(_program(action) or "", ())
+        known = self._again(history, action) or self._printed.get(program(action), ())
         return known[len(begun) : self._greedy.max_tokens] if known[: len(begun)] == begun else ()
 
     def _again(self, history: History, action: Action) -> TokenIds:
@@ -259,9 +259,3 @@ class LMWorldModel:
         evidence = Evidence(completion.logprobs, surprise)
         confidence = evidence.sequence_probability if self._confidence is None else self._confidence(evidence)
         return Prediction(text, stop == self._end, confidence, self._source)
-
-
-def _program(action: Action) -> str | None:
-    """The first word of a command; ``None`` for what is none."""
-    words = action.split(maxsplit=1) if isinstance(action, str) else ()
-    return words[0] if words else None

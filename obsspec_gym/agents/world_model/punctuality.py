@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
+from obsspec_gym.agents.world_model.program import program
 from obsspec_gym.types import Action
 
 _KEEP = 0.8
@@ -38,14 +39,14 @@ class Punctuality:
 
     def worth_asking(self, action: Action) -> bool:
         """Whether to ask what an action brings."""
-        if self._rates.get(_kind(action), self._rate) >= _LEAST:
+        if self._rates.get(program(action), self._rate) >= _LEAST:
             return True
         self._passed += 1
         return self._passed % _LOOK_AGAIN == 0
 
     def note(self, action: Action, *, in_time: bool) -> None:
         """It was asked, and answered in time or not."""
-        kind = _kind(action)
+        kind = program(action)
         self._rates[kind] = _after(self._rates.pop(kind, self._rate), in_time)
         self._rate = _after(self._rate, in_time)
         if len(self._rates) > _KINDS:
@@ -54,8 +55,3 @@ class Punctuality:
 
 def _after(rate: float, in_time: bool) -> float:
     return _KEEP * rate + (1 - _KEEP) * in_time
-
-
-def _kind(action: Action) -> str:
-    words = action.split(maxsplit=1) if isinstance(action, str) else ()
-    return words[0] if words else type(action).__name__

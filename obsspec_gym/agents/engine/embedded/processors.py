@@ -8,7 +8,12 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
-import psutil  # type: ignore[import-untyped]  # ships no types
+from obsspec_gym.errors import MissingExtraError
+
+try:
+    import psutil  # type: ignore[import-untyped]  # ships no types
+except ImportError as error:
+    raise MissingExtraError("psutil", "lm") from error
 
 _EVERY = 0.2
 """Seconds between two looks."""
