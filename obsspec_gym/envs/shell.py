@@ -19,11 +19,15 @@ would forge, take or break what this agent sees itself, nothing else: reports ar
 longer answers is replaced. Redirections made with ``exec`` last for one command. What a background job prints later is
 part of the next command's output, as on a terminal.
 
-At its timeout a command is stopped in steps, each with a little time to take effect: SIGINT to what it started and to
-the shell; SIGKILL to what it started; the end of the shell. What had been running before it is left alone. All of that
-takes less than two seconds, unless the kernel cannot end a process. So that nothing of the command is run after that,
-however what it started ends, the shell has a trap of ours on SIGURG (``trap`` lists it); where the agent took that
-away, has a trap of its own on SIGINT, or made the shell a restricted one, the rest of a list may be run.
+At its timeout a command is stopped in steps, each with a little time to take effect: SIGINT to what it started; to the
+shell as well; SIGKILL to what it started; the end of the shell. What had been running before it is left alone. All of
+that takes less than two seconds, unless the kernel cannot end a process. So that nothing of the command is run after
+that, however what it started ends, the shell has a trap of ours on SIGURG (``trap`` lists it); where the agent took
+that away, has a trap of its own on SIGINT, or made the shell a restricted one, the rest of a list may be run.
+
+SIGURG alone goes to the shell at first, for SIGINT is not safe: one that comes just when bash begins to wait for a
+program, before it has noted which handler it replaced, is sent again by its handler, to itself, for ever (``wait_for``
+and ``wait_sigint_handler`` of bash 5.2; seen once in some thousands).
 """
 
 from __future__ import annotations
@@ -76,7 +80,7 @@ _MARK = ")\n\\builtin printf %s {nonce} >&201\n"
 
 _CHUNK = 65_536
 _STATUS_BYTES = 1_048_576  # of a report, whose directory may be long, and of what somebody else wrote beside it
-_STEP_SECONDS = (0.5, 0.8)  # for SIGINT, for SIGKILL to take effect
+_STEP_SECONDS = (0.15, 0.35, 0.8)  # for what is dropped, interrupted, killed to end
 _STEP_REPEAT = 0.05
 _GRACE_SECONDS = 1.8  # after the timeout, for everything
 _LAST_WORDS_SECONDS = 0.1
@@ -93,8 +97,12 @@ class ShellProcess(Protocol):
         """The processes that it started and that are alive."""
         ...
 
+    def drop(self, pids: set[int]) -> None:
+        """SIGURG to the shell, SIGINT to the processes; SIGCONT in case they are stopped."""
+        ...
+
     def interrupt(self, pids: set[int]) -> None:
-        """SIGINT to the processes and to the shell, which gets SIGURG before."""
+        """The same, and SIGINT to the shell, after SIGURG."""
         ...
 
     def kill(self, pids: set[int]) -> None:
@@ -220,7 +228,8 @@ class Shell:
 
     def _stop(self, earlier: set[int]) -> Generator[bytes, None, tuple[int, str] | None]:
         """The steps that stop a command; the report that follows, or None when the shell itself must end."""
-        for signal_, seconds in zip((self._process.interrupt, self._process.kill), _STEP_SECONDS, strict=True):
+        process = self._process
+        for signal_, seconds in zip((process.drop, process.interrupt, process.kill), _STEP_SECONDS, strict=True):
             step = Deadline(seconds)
             while step.left() > 0 and not self._ended:
                 signal_(self._process.running() - earlier)

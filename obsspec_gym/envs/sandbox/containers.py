@@ -162,8 +162,14 @@ class ContainerSession:
         """What the shell started and what that started."""
         return self._supervisor.processes() - {self._pid}
 
+    def drop(self, pids: set[int]) -> None:
+        """SIGURG to the shell, SIGINT to the processes, and SIGCONT to all in case they are stopped."""
+        self._supervisor.signal("URG", [self._pid])
+        self._supervisor.signal("INT", sorted(pids))
+        self._supervisor.signal("CONT", [self._pid, *sorted(pids)])
+
     def interrupt(self, pids: set[int]) -> None:
-        """SIGURG to the shell, SIGINT to it and to the processes, and SIGCONT in case they are stopped."""
+        """SIGURG to the shell, SIGINT to it and to the processes, and SIGCONT to all in case they are stopped."""
         # The shell first: what it waits for may end at once.
         self._supervisor.signal("URG", [self._pid])
         self._supervisor.signal("INT", [self._pid, *sorted(pids)])

@@ -96,16 +96,12 @@ class ProcessHandle:
 
     def kill(self) -> None:
         """Sends SIGKILL; nothing happens when it has ended."""
-        with contextlib.suppress(ProcessLookupError):
-            signal.pidfd_send_signal(self._fd, signal.SIGKILL)
+        self.send(signal.SIGKILL)
 
-    def interrupt(self) -> None:
-        """As a shell of ours drops its command: SIGURG, SIGINT, and SIGCONT in case it is stopped.
-
-        Nothing happens when it has ended.
-        """
+    def send(self, *signals: signal.Signals) -> None:
+        """Sends signals, in this order; nothing happens when it has ended."""
         with contextlib.suppress(ProcessLookupError):
-            for number in (signal.SIGURG, signal.SIGINT, signal.SIGCONT):
+            for number in signals:
                 signal.pidfd_send_signal(self._fd, number)
 
     def wait(self, seconds: float) -> bool:

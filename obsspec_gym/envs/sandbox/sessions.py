@@ -20,6 +20,7 @@ from obsspec_gym.envs.shell import ShellProcess
 from obsspec_gym.errors import SandboxError
 
 _END_SECONDS = 10.0
+_INTERRUPT = (signal.SIGURG, signal.SIGINT, signal.SIGCONT)
 
 
 class Supervisor:
@@ -48,6 +49,9 @@ class Supervisor:
     def running(self) -> set[int]:
         """Nothing: it is never interrupted."""
         return set()
+
+    def drop(self, pids: set[int]) -> None:
+        """Does nothing."""
 
     def interrupt(self, pids: set[int]) -> None:
         """Does nothing."""
@@ -128,15 +132,20 @@ class Session:
         """What the shell started and what that started, wherever in the tree it went."""
         return descendants(self._root) - {self._chain[-1].pid}
 
-    def interrupt(self, pids: set[int]) -> None:
-        """SIGINT to the shell and to the processes."""
+    def drop(self, pids: set[int]) -> None:
+        """SIGURG to the shell, SIGINT to the processes."""
         # The shell first: what it waits for may end at once.
-        self._chain[-1].interrupt()
+        self._chain[-1].send(signal.SIGURG, signal.SIGCONT)
+        send_signal(self._parents_first(pids), signal.SIGINT, signal.SIGCONT)
+
+    def interrupt(self, pids: set[int]) -> None:
+        """SIGURG and SIGINT to the shell, SIGINT to the processes."""
+        self._chain[-1].send(*_INTERRUPT)
         send_signal(self._parents_first(pids), signal.SIGINT, signal.SIGCONT)
 
     def kill(self, pids: set[int]) -> None:
-        """SIGINT to the shell, SIGKILL to the processes."""
-        self._chain[-1].interrupt()
+        """SIGURG and SIGINT to the shell, SIGKILL to the processes."""
+        self._chain[-1].send(*_INTERRUPT)
         send_signal(self._parents_first(pids), signal.SIGKILL)
 
     @property

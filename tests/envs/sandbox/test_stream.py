@@ -16,6 +16,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from obsspec_gym.envs import shell
 from obsspec_gym.envs.sandbox import Sandbox
 from obsspec_gym.envs.sandbox.base import CommandResult
 from obsspec_gym.envs.sandbox.stream import CommandStream
@@ -174,6 +175,21 @@ def test_leaving_half_way_stops_the_command(how: str, sandbox: Sandbox) -> None:
     kept = b"" if how == "verify" else b"7"  # verifying always replaces the shell
     size = sandbox.run("wc -c <ticks").output
     assert sandbox.run('sleep 0.1; echo "$v"; wc -c <ticks').output == kept + b"\n" + size
+
+
+def test_a_shell_whose_program_dies_of_an_interrupt_gets_none_itself(
+    own_sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One may catch bash where it interrupts itself for ever: the sandbox would lose its variables (shell.py)."""
+    monkeypatch.setattr(shell, "_STEP_SECONDS", (30.0, 30.0, 30.0))
+    argument = f"98764.{os.getpid()}7"
+    stream = own_sandbox.stream(f"trap - URG; trap 'echo interrupted' INT; echo first; sleep {argument}; echo last")
+    assert next(stream) == "first\n"
+    deadline = time.monotonic() + 20.0
+    while not running(argument):
+        assert time.monotonic() < deadline
+    stream.close()
+    assert (stream.result.output, stream.result.restarted) == (b"first\nlast\n", False)
 
 
 def test_a_stream_that_nobody_refers_to_is_stopped_at_once(sandbox: Sandbox) -> None:
