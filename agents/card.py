@@ -11,6 +11,9 @@ from typing import Any
 from agents.corpus import Episode, load
 from agents.tokenizer import VOCABULARY
 
+DATA = ("experts", "more", "mixed", "own", "more_own", "yet_more")
+"""Names of the recorded episodes, in the order in which they are made."""
+
 ROLES = {
     "policy": (
         "Policy",
@@ -34,8 +37,10 @@ STOPPED_EARLY = (
 )
 
 OWN = (
-    " After {steps:,} steps on these without decay (a run of its own) come, three times over,\n"
-    "  {data} of the final policy alone, at temperature 1: what the model has to foresee."
+    " After {begun:,} steps on these without decay (a run of its own) come, three times over,\n"
+    "  {own} of the final policy alone, at temperature 1: what the model has to\n"
+    "  foresee. That is a run of {second:,} steps; the last one has new episodes only, {more_own}\n"
+    "  of the policy alone and {yet_more} of experts."
 )
 
 SURE = (
@@ -66,15 +71,24 @@ def write_cards(folder: Path, out: Path) -> None:
     """
     evaluation = json.loads((folder / "evaluation.json").read_text())
     seconds = json.loads((folder / "seconds.json").read_text())
-    data = {name: data_line(load(folder / f"{name}.jsonl")) for name in ("experts", "more", "mixed", "own")}
+    data = json.loads((folder / "data.json").read_text())
     for role, name in (("policy", "policy"), ("world", "world_model")):
         training = json.loads((folder / role / "training.json").read_text())
         size = (folder / role / "model.safetensors").stat().st_size
         steps = {
             begun: json.loads((folder / begun / "training.json").read_text())["steps"]
-            for begun in ("first", "world_begun")
+            for begun in ("first", "world_begun", "world_second")
         }
         (out / f"card_{name}.md").write_text(card(role, training, size, data, steps, seconds, evaluation))
+
+
+def note_data(folder: Path) -> None:
+    """Counts the recorded episodes that are in a folder, into its ``data.json``; what it says of others stays."""
+    path = folder / "data.json"
+    known = json.loads(path.read_text()) if path.exists() else {}
+    files = {name: folder / f"{name}.jsonl" for name in DATA}
+    counted = {name: data_line(load(file)) for name, file in files.items() if file.exists()}
+    path.write_text(json.dumps(known | counted, indent=1) + "\n")
 
 
 def card(
@@ -89,7 +103,8 @@ def card(
     """The text of a card."""
     title, purpose, learnt = ROLES[role]
     note = STOPPED_EARLY if role == "policy" else ""
-    own = OWN.format(data=data["own"], steps=steps["world_begun"]) + SURE if role == "world" else ""
+    parts = {"begun": steps["world_begun"], "second": steps["world_second"]}
+    own = OWN.format(**data, **parts) + SURE if role == "world" else ""
     return f"""\
 # {title} of the shipped pair
 

@@ -1,8 +1,8 @@
 """Makes the shipped pair from nothing: records, trains, records a first policy's mistakes, trains on, evaluates.
 
 Both final models go on from the first policy, which has learnt to copy names and a little of what tools print. The
-world model's second half is trained on what the final policy does when nobody helps it, for that is what it will have
-to foresee.
+world model goes on, twice, with what the final policy does when nobody helps it, for that is what it will have to
+foresee: with some episodes several times over, then with as many new ones as it can read once.
 
 Two processes at a time, one thread each; the last training, which runs alone, has two threads. The steps leave their
 files in ``--folder``; a step whose files are there is not done again, so that an interrupted run goes on where it was.
@@ -26,7 +26,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import TypeAlias
 
-from agents.card import write_cards
+from agents.card import DATA, note_data, write_cards
 from agents.corpus import SUITES, Episode, load
 from agents.tokenizer import CONTEXT, save_tokenizer, train_tokenizer
 from obsspec_gym.agents.world_model.confidence import FILE as CONFIDENCE
@@ -119,9 +119,9 @@ def recipe(args: argparse.Namespace) -> None:
     folder: Path = args.folder
     folder.mkdir(parents=True, exist_ok=True)
     step = Steps(folder)
-    experts, more, mixed, own = (folder / f"{name}.jsonl" for name in ("experts", "more", "mixed", "own"))
-    tokenizer, first, policy, begun, world = (
-        folder / name for name in ("tokenizer", "first", "policy", "world_begun", "world")
+    experts, more, mixed, own, more_own, yet_more = (folder / f"{name}.jsonl" for name in DATA)
+    tokenizer, first, policy, begun, second, world = (
+        folder / name for name in ("tokenizer", "first", "policy", "world_begun", "world_second", "world")
     )
     evaluation = folder / "evaluation.json"
 
@@ -153,14 +153,22 @@ def recipe(args: argparse.Namespace) -> None:
         [train("world", begun, args.begun_steps, played, "--start", first, "--decay", "0", "--slow", SLOW_WEIGHT)],
     )
     step(
+        "world model's second part, and more episodes",
+        [train("world", second, args.second_steps, [*played, own, own, own], "--start", begun, "--slow", SLOW_WEIGHT)],
+        [
+            record(more_own, FIRST_OWN_INDEX + args.own, args.more_own, "--policy", policy, "--workers", "1"),
+            record(yet_more, FIRST_INDEX + args.experts + args.more, args.yet_more, "--workers", "1"),
+        ],
+    )
+    step(
         "world model",
         [
             train(
                 "world",
                 world,
                 args.world_steps,
-                [*played, own, own, own],
-                *("--start", begun, "--slow", SLOW_WEIGHT, "--threads", "2"),
+                [more_own, yet_more],
+                *("--start", second, "--slow", SLOW_WEIGHT, "--threads", "2"),
             )
         ],
     )
@@ -172,6 +180,7 @@ def recipe(args: argparse.Namespace) -> None:
     if args.ship:
         for source, name in ((policy, "policy"), (world, "world_model")):
             shutil.copytree(source, SHIPPED / name, dirs_exist_ok=True, ignore=shutil.ignore_patterns("training.json"))
+        note_data(folder)
         write_cards(folder, ROOT / "agents")
 
 
@@ -189,7 +198,10 @@ def main() -> None:
     parser.add_argument(
         "--begun-steps", type=int, default=1500, help="of the world model, before its policy's episodes"
     )
-    parser.add_argument("--world-steps", type=int, default=1800, help="of the world model, with them")
+    parser.add_argument("--second-steps", type=int, default=1800, help="of the world model, with them")
+    parser.add_argument("--more-own", type=int, default=2560, help="more episodes of the policy alone")
+    parser.add_argument("--yet-more", type=int, default=1280, help="expert episodes beside them")
+    parser.add_argument("--world-steps", type=int, default=2000, help="of the world model, on the last two")
     parser.add_argument("--judged", type=int, default=250, help="episodes that confidence is fitted on, a suite")
     parser.add_argument("--episodes", type=int, default=100, help="evaluation episodes, a split")
     parser.add_argument("--seed", type=int, default=0)
