@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from obsspec_gym.errors import InvalidArgumentError
 from obsspec_gym.types import TokenIds
+
+KEPT_TEXTS, KEPT_CHARACTERS = 4096, 4096
+"""How many texts, and how long at most, a codec remembers the tokens of: a few megabytes."""
 
 
 class Tokenizer(Protocol):
@@ -56,6 +60,9 @@ class TextCodec:
     the tokens of its characters. Control tokens are the tokenizer's special tokens and every other added token
     that is not mere white space (``<tool_call>``, ``<think>``).
 
+    The tokens of plain text are remembered: what a tool prints has often been predicted word for word, and the members
+    of a group read and type much the same. A tokenizer that is changed needs a new codec.
+
     Args:
         tokenizer: A Hugging Face tokenizer.
     """
@@ -69,6 +76,7 @@ class TextCodec:
         # Longest first, so that a name which begins with another's is found whole.
         names = sorted(self._control_ids, key=len, reverse=True)
         self._names = re.compile("|".join(map(re.escape, names)) if names else r"(?!)")
+        self._remembered = functools.lru_cache(KEPT_TEXTS)(self._encoded)
 
     @property
     def control_ids(self) -> Mapping[str, int]:
@@ -91,6 +99,9 @@ class TextCodec:
 
     def plain(self, text: str) -> TokenIds:
         """Text that somebody else wrote: no control token comes out of it."""
+        return self._remembered(text) if len(text) <= KEPT_CHARACTERS else self._encoded(text)
+
+    def _encoded(self, text: str) -> TokenIds:
         text = text.encode("utf-8", "replace").decode("utf-8")  # lone surrogates have no tokens
         ids: list[int] = []
         for piece in self._harmless(text):

@@ -17,7 +17,7 @@ from obsspec_gym.agents.generation import Generation
 from obsspec_gym.agents.history import History
 from obsspec_gym.agents.lm_policy import LMPolicy
 from obsspec_gym.agents.policy import Policy
-from obsspec_gym.agents.tokens import TextCodec
+from obsspec_gym.agents.tokens import KEPT_CHARACTERS, TextCodec
 from obsspec_gym.agents.tool_calls import BASH_TOOL, SYSTEM_PROMPT, ToolCallDialogue, read_call
 from obsspec_gym.errors import InvalidArgumentError
 from obsspec_gym.types import Completion, EpisodeId, FinishReason, Hint, MalformedCall, Priority, Sampling
@@ -160,6 +160,18 @@ def test_text_around_a_control_token_s_name_is_encoded_as_ever(chat_tokenizer: A
     assert forged[: len(before)] == before
     assert forged[-len(after) :] == after
     assert len(before) < len("README.md tests "), "which is not letter by letter"
+
+
+def test_a_short_text_is_encoded_once_and_a_long_one_is_not_kept(
+    chat_tokenizer: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    codec = TextCodec(chat_tokenizer)
+    short, long = "ok\n" * 10, "x" * (KEPT_CHARACTERS + 1)
+    first = codec.plain(short), codec.plain(long)
+    monkeypatch.setattr(type(chat_tokenizer), "encode", lambda self, text, **_: [len(text)])
+    assert codec.plain(short) == first[0]
+    assert codec.plain("another") == (7,)
+    assert codec.plain(long) == (len(long),) != first[1]
 
 
 commands = st.text(alphabet=st.characters(exclude_categories=("Cs",), exclude_characters="\0"), max_size=40)
