@@ -10,6 +10,7 @@ from typing import Any
 
 from obsspec_gym.agents.dialogue import ACT, END, OBS, TASK
 from obsspec_gym.agents.engine.base import Engine
+from obsspec_gym.agents.engine.sharing import SharingEngine
 from obsspec_gym.agents.generation import Generation
 from obsspec_gym.agents.history import History
 from obsspec_gym.agents.tokens import TextCodec, Tokenizer
@@ -41,6 +42,8 @@ class LMWorldModel:
 
     What the same action brought before in the episode, or the same program last and in few words, is the draft of the
     greedy prediction (with an engine that verifies drafts): much of what is right is there after one step.
+
+    What several episodes ask at the same time, as the members of a group do, is generated once.
 
     A history that does not fit the context keeps its first event (the task) and the most recent turns; the oldest
     are dropped in steps of 4 turns, so that the rest is the same prompt prefix for several turns. A prediction that
@@ -80,6 +83,7 @@ class LMWorldModel:
                 f"max_tokens must be between 1 and the context of {context_length} tokens, got {max_tokens}"
             )
         self._engine = engine
+        self._shared = SharingEngine(engine)
         self._codec = TextCodec(tokenizer)
         self._task, self._act, self._obs, self._end = map(self._codec.control_id, (TASK, ACT, OBS, END))
         self._prompt_length = context_length - max_tokens
@@ -92,7 +96,7 @@ class LMWorldModel:
         self._drafts = engine.capabilities.drafts
         self._printed: OrderedDict[str, TokenIds] = OrderedDict()  # by program: what it printed last, if in few words
         self._confidence = confidence if engine.capabilities.drafts else None
-        self._surprises = Surprises(engine, self._locate, capacity=cached_events)
+        self._surprises = Surprises(self._shared, self._locate, capacity=cached_events)
 
     @property
     def engine(self) -> Engine:
@@ -216,7 +220,7 @@ class LMWorldModel:
                 seed = derive_seed("world model", history.world_key.hex(), i)
                 sampling, priority = (sampled, less_urgent) if i else (greedy, Priority.COMMITTED)
                 generations.append(
-                    self._engine.submit((*prompt, *begun), sampling, seed, priority=priority, draft=() if i else draft)
+                    self._shared.submit((*prompt, *begun), sampling, seed, priority=priority, draft=() if i else draft)
                 )
             surprise = await self._surprise(history, action)  # verified in the same steps of the engine
             completions = [await generation for generation in generations]

@@ -277,6 +277,25 @@ def test_encoded_events_are_kept_within_bounds(compact_tokenizer: Any) -> None:
     assert len(model._segments) == 3
 
 
+def test_what_several_episodes_ask_at_once_is_generated_once(compact_tokenizer: Any) -> None:
+    engine = WritingEngine(compact_tokenizer, always(""), hangs=True)
+    model = LMWorldModel(engine, compact_tokenizer)
+    members = [History.start(EpisodeId("count", sample), "How many?") for sample in range(3)]
+
+    async def main() -> None:
+        tasks = [asyncio.create_task(model.predict(member, "ls", 1)) for member in members]
+        await asyncio.sleep(0.01)
+        assert len(engine.requests) == 1
+        for count, task in enumerate(tasks):
+            assert engine.cancelled == 0, f"{3 - count} still wait"
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+        assert engine.cancelled == 1
+
+    asyncio.run(main())
+
+
 def test_cancelling_a_prediction_cancels_its_generations(compact_tokenizer: Any) -> None:
     engine = WritingEngine(compact_tokenizer, always(ACT), hangs=True)
     model = LMWorldModel(engine, compact_tokenizer)
