@@ -33,7 +33,7 @@ config = GRPOConfig(
     gradient_accumulation_steps=options.tasks,
     num_generations=options.group,
     max_completion_length=1024,  # of an episode, observations included
-    learning_rate=1e-3,
+    learning_rate=5e-4,
     warmup_steps=6,
     loss_type="grpo",
     logging_steps=1,
@@ -42,7 +42,7 @@ config = GRPOConfig(
 )
 policy = model_directory("shipped", "policy")
 world_model = load_world_model()  # remembers what commands printed; a language model predicts the rest
-suite = "terminal/count+archive+tests:templates"  # families that it solves now and then
+suite = "terminal/archive+permissions+count:templates"  # families that it solves now and then
 
 with ObsSpecGRPOTrainer(
     AutoModelForCausalLM.from_pretrained(policy, dtype="float32"),

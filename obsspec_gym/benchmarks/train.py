@@ -29,13 +29,13 @@ from obsspec_gym.training.rollout import name_episodes
 from obsspec_gym.training.training import Training
 
 DEFAULTS: dict[str, Any] = {
-    "suite": "terminal/count+archive+tests:templates",
+    "suite": "terminal/archive+permissions+count:templates",
     "seeds": "0",
-    "steps": 40,
+    "steps": 80,
     "tasks": 16,
     "group": 8,
     "rank": 16,
-    "learning_rate": 1e-3,
+    "learning_rate": 5e-4,
     "warmup": 6,
     "evaluation": 200,
     "envs": 8,

@@ -38,7 +38,7 @@ def test_reward_is_measured_before_and_after_each_training(sandbox: str, tmp_pat
     first, second = result["by_seed"]
     assert (first["seed"], second["seed"]) == (0, 1)
     assert first["reward_before"] == second["reward_before"]  # the same policy, tasks and noise
-    assert set(first["families"]) == {"archive", "count", "tests"}
+    assert set(first["families"]) == {"archive", "count", "permissions"}
     for name in ("reward_before", "reward_after", "reward_gain"):
         assert result[name] == pytest.approx((first[name] + second[name]) / 2)
     assert result["reward_gain"] == pytest.approx(result["reward_after"] - result["reward_before"])

@@ -86,7 +86,7 @@ def test_a_dry_run_shows_everything_and_starts_nothing(capsys: Any, tmp_path: Pa
     result = json.loads(captured.out.splitlines()[-1])
     assert result["not_here"] is None
     assert result["config"]["grpo"]["learning_rate"] == 2e-4
-    assert result["config"]["suite"] == "terminal/count+archive+tests:templates"
+    assert result["config"]["suite"] == "terminal/archive+permissions+count:templates"
     shown = yaml.safe_load("\n".join(captured.out.splitlines()[:-1]))
     assert shown == result["config"]
     assert list(tmp_path.iterdir()) == []
