@@ -40,7 +40,8 @@ OWN = (
     " After {begun:,} steps on these without decay (a run of its own) come, three times over,\n"
     "  {own} of the final policy alone, at temperature 1: what the model has to\n"
     "  foresee. That is a run of {second:,} steps; the last one has new episodes only, {more_own}\n"
-    "  of the policy alone and {yet_more} of experts."
+    "  of the policy alone and {yet_more} of experts. The weights are the mean of\n"
+    "  those after these two runs; the steps above and the losses below are the last one's."
 )
 
 SURE = (

@@ -2,7 +2,8 @@
 
 Both final models go on from the first policy, which has learnt to copy names and a little of what tools print. The
 world model goes on, twice, with what the final policy does when nobody helps it, for that is what it will have to
-foresee: with some episodes several times over, then with as many new ones as it can read once.
+foresee: with some episodes several times over, then with as many new ones as it can read once. It ends as the mean of
+the weights after both, which is better than either.
 
 Two processes at a time, one thread each; the last training, which runs alone, has two threads. The steps leave their
 files in ``--folder``; a step whose files are there is not done again, so that an interrupted run goes on where it was.
@@ -120,9 +121,8 @@ def recipe(args: argparse.Namespace) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     step = Steps(folder)
     experts, more, mixed, own, more_own, yet_more = (folder / f"{name}.jsonl" for name in DATA)
-    tokenizer, first, policy, begun, second, world = (
-        folder / name for name in ("tokenizer", "first", "policy", "world_begun", "world_second", "world")
-    )
+    tokenizer, first, policy = (folder / name for name in ("tokenizer", "first", "policy"))
+    begun, second, third, world = (folder / name for name in ("world_begun", "world_second", "world_third", "world"))
     evaluation = folder / "evaluation.json"
 
     def record(out: Path, first_index: int, count: int, *more: str | Path) -> Command:
@@ -160,16 +160,12 @@ def recipe(args: argparse.Namespace) -> None:
             record(yet_more, FIRST_INDEX + args.experts + args.more, args.yet_more, "--workers", "1"),
         ],
     )
+    last = ["--start", second, "--slow", SLOW_WEIGHT, "--threads", "2"]
     step(
-        "world model",
+        "world model's third part, and the mean",
         [
-            train(
-                "world",
-                world,
-                args.world_steps,
-                [more_own, yet_more],
-                *("--start", second, "--slow", SLOW_WEIGHT, "--threads", "2"),
-            )
+            train("world", third, args.third_steps, [more_own, yet_more], *last),
+            (world / "training.json", ["agents.average", str(second), str(third), "--out", str(world)]),
         ],
     )
     pair = ["--policy", str(policy), "--world-model", str(world), "--sandbox", args.sandbox]
@@ -201,7 +197,7 @@ def main() -> None:
     parser.add_argument("--second-steps", type=int, default=1800, help="of the world model, with them")
     parser.add_argument("--more-own", type=int, default=2560, help="more episodes of the policy alone")
     parser.add_argument("--yet-more", type=int, default=1280, help="expert episodes beside them")
-    parser.add_argument("--world-steps", type=int, default=2000, help="of the world model, on the last two")
+    parser.add_argument("--third-steps", type=int, default=2000, help="of the world model, on the last two")
     parser.add_argument("--judged", type=int, default=250, help="episodes that confidence is fitted on, a suite")
     parser.add_argument("--episodes", type=int, default=100, help="evaluation episodes, a split")
     parser.add_argument("--seed", type=int, default=0)
