@@ -32,10 +32,12 @@ def main() -> None:
     parser.add_argument("models", type=Path, nargs="+", help="what agents.train made, the last run at the end")
     parser.add_argument("--out", type=Path, required=True)
     args = parser.parse_args()
-    *_, last = folders = args.models
-    facts = json.loads((last / "training.json").read_text())
+    if len(args.models) < 2:
+        parser.error(f"expected at least two models, got {len(args.models)}")
+    first, *_, last = folders = args.models
+    facts, before = (json.loads((folder / "training.json").read_text()) for folder in (last, first))
     average = mean_of([Qwen3ForCausalLM.from_pretrained(folder) for folder in folders])
-    save_model(average, Tokenizer.from_file(str(last / "tokenizer.json")), args.out, facts)
+    save_model(average, Tokenizer.from_file(str(last / "tokenizer.json")), args.out, facts | {"seed": before["seed"]})
 
 
 if __name__ == "__main__":

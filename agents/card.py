@@ -14,6 +14,9 @@ from agents.tokenizer import VOCABULARY
 DATA = ("experts", "more", "mixed", "own", "more_own", "yet_more")
 """Names of the recorded episodes, in the order in which they are made."""
 
+STEPS = ("first", "world_begun", "world_second", "world_third", "world_fourth")
+"""Trainings whose steps the cards tell."""
+
 ROLES = {
     "policy": (
         "Policy",
@@ -39,9 +42,10 @@ STOPPED_EARLY = (
 OWN = (
     " After {begun:,} steps on these without decay (a run of its own) come, three times over,\n"
     "  {own} of the final policy alone, at temperature 1: what the model has to\n"
-    "  foresee. That is a run of {second:,} steps; the last one has new episodes only, {more_own}\n"
-    "  of the policy alone and {yet_more} of experts. The weights are the mean of\n"
-    "  those after these two runs; the steps above and the losses below are the last one's."
+    "  foresee, for {second:,} steps; then {third:,} steps on new episodes only, {more_own}\n"
+    "  of the policy alone and {yet_more} of experts; then, from the mean of the weights\n"
+    "  after these two, {fourth:,} steps on the new ones again, with a quarter of the rates, which fall to 0 from the\n"
+    "  beginning (the losses below are of this run). The weights are the mean of those after the last three runs."
 )
 
 SURE = (
@@ -76,10 +80,7 @@ def write_cards(folder: Path, out: Path) -> None:
     for role, name in (("policy", "policy"), ("world", "world_model")):
         training = json.loads((folder / role / "training.json").read_text())
         size = (folder / role / "model.safetensors").stat().st_size
-        steps = {
-            begun: json.loads((folder / begun / "training.json").read_text())["steps"]
-            for begun in ("first", "world_begun", "world_second")
-        }
+        steps = {part: json.loads((folder / part / "training.json").read_text())["steps"] for part in STEPS}
         (out / f"card_{name}.md").write_text(card(role, training, size, data, steps, seconds, evaluation))
 
 
@@ -104,8 +105,11 @@ def card(
     """The text of a card."""
     title, purpose, learnt = ROLES[role]
     note = STOPPED_EARLY if role == "policy" else ""
-    parts = {"begun": steps["world_begun"], "second": steps["world_second"]}
-    own = OWN.format(**data, **parts) + SURE if role == "world" else ""
+    parts = {name.removeprefix("world_"): count for name, count in steps.items()}
+    own, made, on = "", training["steps"], f" on {training['episodes']:,} episodes"
+    if role == "world":
+        own = OWN.format(**data, **parts) + SURE
+        made, on = sum(steps.values()) - steps["first"], " in four runs, of which more below"
     return f"""\
 # {title} of the shipped pair
 
@@ -113,8 +117,8 @@ def card(
 
 - Architecture: Qwen3, 4 layers, 160 wide, 4 heads, 2 key-value heads, feed-forward 448, tied embeddings, vocabulary
   {VOCABULARY}; 1.3 million parameters, float32, {size / 1e6:.1f} MB of safetensors.
-- Made by `python -m agents.recipe` (`make pair`), seed {training["seed"]}: {training["steps"]} steps of about 2,048
-  tokens on {training["episodes"]:,} episodes; Muon 4e-3 for matrices, AdamW 4e-3 for the rest, 40 warm-up steps,
+- Made by `python -m agents.recipe` (`make pair`), seed {training["seed"]}: {made} steps of about 2,048
+  tokens{on}; Muon 4e-3 for matrices, AdamW 4e-3 for the rest, 40 warm-up steps,
   linear decay over the last 40 %. Observation format version 1.
 - Learnt: {learnt}.{note}
 - Data: recorded in bubblewrap sandboxes, tasks of `basics` and of `terminal` (all sixteen families) in equal parts.

@@ -38,8 +38,8 @@ from obsspec_gym.speculation.slot import Episode
 from obsspec_gym.speculation.trajectory import Trajectory
 from obsspec_gym.types import EpisodeId, Outcome, Sampling, Transition
 
-THRESHOLDS = (0.5, 0.7, 0.8, 0.85, 0.9, 0.95)
-"""Probabilities from which a prediction counts as gated in: bounds of the calibrator's bins."""
+THRESHOLDS = (0.5, 0.7, 0.8, 0.85, 0.875, 0.9, 0.95)
+"""Probabilities from which a prediction counts as gated in."""
 
 PREDICTABLE = (*sorted(SLOW), "sed -i", "echo ")
 """Commands whose output a reader of the history can often tell; the others show unseen files or new numbers."""

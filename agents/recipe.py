@@ -2,8 +2,8 @@
 
 Both final models go on from the first policy, which has learnt to copy names and a little of what tools print. The
 world model goes on, twice, with what the final policy does when nobody helps it, for that is what it will have to
-foresee: with some episodes several times over, then with as many new ones as it can read once. It ends as the mean of
-the weights after both, which is better than either.
+foresee: with some episodes several times over, then with many new ones, then with these again and gently, from the mean
+of the weights so far. It ends as the mean of all three, which is better than each.
 
 Two processes at a time, one thread each; the last training, which runs alone, has two threads. The steps leave their
 files in ``--folder``; a step whose files are there is not done again, so that an interrupted run goes on where it was.
@@ -122,7 +122,10 @@ def recipe(args: argparse.Namespace) -> None:
     step = Steps(folder)
     experts, more, mixed, own, more_own, yet_more = (folder / f"{name}.jsonl" for name in DATA)
     tokenizer, first, policy = (folder / name for name in ("tokenizer", "first", "policy"))
-    begun, second, third, world = (folder / name for name in ("world_begun", "world_second", "world_third", "world"))
+    begun, second, third, middle, fourth = (
+        folder / f"world_{name}" for name in ("begun", "second", "third", "middle", "fourth")
+    )
+    world = folder / "world"
     evaluation = folder / "evaluation.json"
 
     def record(out: Path, first_index: int, count: int, *more: str | Path) -> Command:
@@ -134,6 +137,9 @@ def recipe(args: argparse.Namespace) -> None:
         numbers = ["--steps", str(steps), "--seed", str(args.seed)]
         files = ["--data", *data, "--tokenizer", tokenizer, "--out", out, *more]
         return out / "training.json", ["agents.train", role, *numbers, *map(str, files)]
+
+    def average(models: Sequence[Path], out: Path) -> Command:
+        return out / "training.json", ["agents.average", *map(str, models), "--out", str(out)]
 
     step("experts", [record(experts, FIRST_INDEX, args.experts)])
     make_tokenizer(step, experts, tokenizer)
@@ -160,12 +166,16 @@ def recipe(args: argparse.Namespace) -> None:
             record(yet_more, FIRST_INDEX + args.experts + args.more, args.yet_more, "--workers", "1"),
         ],
     )
-    last = ["--start", second, "--slow", SLOW_WEIGHT, "--threads", "2"]
+    new, slow = [more_own, yet_more], ["--slow", SLOW_WEIGHT, "--threads", "2"]
+    # Another order of the same episodes, and never more than a quarter of the rate.
+    gently = ["--seed", str(args.seed + 1), "--matrix-rate", "1e-3", "--other-rate", "1e-3", "--decay", "1"]
     step(
-        "world model's third part, and the mean",
+        "world model's third and fourth part, and the mean",
         [
-            train("world", third, args.third_steps, [more_own, yet_more], *last),
-            (world / "training.json", ["agents.average", str(second), str(third), "--out", str(world)]),
+            train("world", third, args.third_steps, new, *slow, "--start", second),
+            average([second, third], middle),
+            train("world", fourth, args.fourth_steps, new, *slow, *gently, "--start", middle),
+            average([second, third, fourth], world),
         ],
     )
     pair = ["--policy", str(policy), "--world-model", str(world), "--sandbox", args.sandbox]
@@ -198,6 +208,7 @@ def main() -> None:
     parser.add_argument("--more-own", type=int, default=2560, help="more episodes of the policy alone")
     parser.add_argument("--yet-more", type=int, default=1280, help="expert episodes beside them")
     parser.add_argument("--third-steps", type=int, default=2000, help="of the world model, on the last two")
+    parser.add_argument("--fourth-steps", type=int, default=700, help="of the world model, on the same once more")
     parser.add_argument("--judged", type=int, default=250, help="episodes that confidence is fitted on, a suite")
     parser.add_argument("--episodes", type=int, default=100, help="evaluation episodes, a split")
     parser.add_argument("--seed", type=int, default=0)
