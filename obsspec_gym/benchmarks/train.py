@@ -25,6 +25,8 @@ from transformers import TrainerCallback
 from obsspec_gym.errors import InvalidArgumentError
 from obsspec_gym.training.config import TrainConfig, parse_config
 from obsspec_gym.training.grpo import ObsSpecGRPOTrainer
+from obsspec_gym.training.log import read_log
+from obsspec_gym.training.plot import plot_learning
 from obsspec_gym.training.rollout import name_episodes
 from obsspec_gym.training.training import Training
 
@@ -57,7 +59,7 @@ def run(*, seeds: str, evaluation: int, out: str, report: Callable[[str], None],
     Args:
         seeds: Of the trainings, separated by commas: which tasks, in which order, and every completion.
         evaluation: How many tasks it is measured on, from index 0 on.
-        out: Where results go as seeds are finished, with each training's log.
+        out: Where results go as seeds are finished, with each training's log and a picture of all.
         report: Is told about progress.
         **options: ``suite`` (where tasks come from), ``steps`` (of the optimiser), ``tasks`` a step, ``group``
             (episodes a task), ``rank`` (of the adapters that are trained, LoRA's; 0 trains all weights),
@@ -78,7 +80,20 @@ def run(*, seeds: str, evaluation: int, out: str, report: Callable[[str], None],
         results.append(one.train())
         summary = _summary(options["suite"], results)
         (folder / "result.json").write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
+        draw(folder)
     return summary
+
+
+def draw(folder: Path) -> Path:
+    """Draws the curves of the trainings in an output directory, and what they come to; returns the picture's path."""
+    result = json.loads((folder / "result.json").read_text(encoding="utf-8"))
+    seeds = result["by_seed"]
+    families = {
+        name: tuple(statistics.fmean(seed["families"][name][when] for seed in seeds) for when in ("before", "after"))
+        for name in seeds[0]["families"]
+    } | {"all": (result["reward_before"], result["reward_after"])}
+    logs = [read_log(folder / f"seed_{seed['seed']}") for seed in seeds]
+    return plot_learning(logs, families, folder / "learning.png", f"GRPO from the shipped policy: {result['suite']}")
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -43,15 +43,60 @@ def plot_training(entries: Sequence[Entry], path: str | Path, title: str = "Trai
     """
     if not any(REWARD in entry for entry in entries):
         raise InvalidArgumentError("there is nothing to draw: no step of a training was logged")
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise MissingExtraError("matplotlib", "lm") from error
-    figure = Figure(figsize=(13, 7.6), dpi=150, layout="constrained", facecolor="white")
+    figure = _figure(13, 7.6)
     panels: Sequence[Callable[[Any, Sequence[Entry]], None]] = (_reward, _matches, _hidden, _phases)
     for axes, draw in zip(figure.subplots(2, 2).flat, panels, strict=True):
         draw(axes, entries)
         _finish(axes)
+    return _save(figure, path, title)
+
+
+def plot_learning(
+    logs: Sequence[Sequence[Entry]], families: Mapping[str, tuple[float, float]], path: str | Path, title: str
+) -> Path:
+    """Draws what several trainings from the same policy have learnt.
+
+    Args:
+        logs: One a training, as :func:`~obsspec_gym.training.log.read_log` gives it.
+        families: Mean reward on tasks that are not trained on, before and after, by family.
+        path: The PNG file that is written.
+        title: The headline.
+
+    Returns:
+        The path.
+
+    Raises:
+        MissingExtraError: If matplotlib is not installed.
+    """
+    figure = _figure(13, 4.4)
+    curves, bars = figure.subplots(1, 2)
+    for number, entries in enumerate(logs):
+        steps, rewards = series(entries, REWARD)
+        shared = {"color": (_BLUE, _ORANGE, _PINK)[number % 3], "linestyle": ("-", "--", ":")[number // 3 % 3]}
+        curves.plot(steps, _smooth(rewards), linewidth=2, label=f"training {number + 1}", **shared)
+    _name(curves, "Reward in training", "mean of the last 10 steps")
+    for place, (color, label) in enumerate(((_GREY, "before"), (_BLUE, "after"))):
+        values = [pair[place] for pair in families.values()]
+        drawn = bars.bar([x + 0.4 * place for x in range(len(values))], values, 0.38, color=color, label=label)
+        bars.bar_label(drawn, fmt="%.2f", fontsize=9, color=_INK)
+    bars.set_xticks([x + 0.2 for x in range(len(families))], list(families))
+    _name(bars, "Tasks that are never trained on", "mean reward")
+    bars.set_xlabel("")
+    bars.set_ylim(0, 1)
+    for axes in (curves, bars):
+        _finish(axes)
+    return _save(figure, path, title)
+
+
+def _figure(width: float, height: float) -> Any:
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise MissingExtraError("matplotlib", "lm") from error
+    return Figure(figsize=(width, height), dpi=150, layout="constrained", facecolor="white")
+
+
+def _save(figure: Any, path: str | Path, title: str) -> Path:
     figure.suptitle(title, x=0.008, ha="left", fontsize=15, fontweight="bold", color=_INK)
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)

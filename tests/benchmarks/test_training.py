@@ -45,6 +45,7 @@ def test_reward_is_measured_before_and_after_each_training(sandbox: str, tmp_pat
     saved = json.loads((tmp_path / "result.json").read_text())
     assert {"benchmark": "train", **saved} == result
     assert (tmp_path / "seed_1" / "log.jsonl").is_file()
+    assert (tmp_path / "learning.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_three_loops_play_the_same_tasks(sandbox: str, tmp_path: Path) -> None:
