@@ -20,9 +20,10 @@ _EDGES = (0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.95, 0
 class Calibrator:
     """Turns a raw confidence into the probability of an exact match.
 
-    Confidences are binned; a bin holds a Beta-Bernoulli estimate whose prior mean is the bin's own
-    confidence, so that an unused calibrator believes what it is told. Pooling adjacent violators (isotonic
-    regression) then makes the estimates monotone: a higher confidence never gives a lower probability.
+    Confidences are binned; a bin holds a Beta-Bernoulli estimate whose prior mean is the confidence itself, so
+    that an unused calibrator believes what it is told (but never 0 or 1), and the less a bin has seen the more it
+    still tells its confidences apart. Pooling adjacent violators (isotonic regression) makes the estimates
+    monotone: a higher confidence never gives a lower probability.
 
     Args:
         strength: How many observations the prior is worth, a bin.
@@ -33,6 +34,8 @@ class Calibrator:
 
     Example:
         >>> calibrator = Calibrator()
+        >>> round(calibrator(0.87), 9)
+        0.87
         >>> for _ in range(100):
         ...     calibrator.update(0.95, matched=False)
         >>> calibrator(0.95) < 0.1
@@ -48,7 +51,7 @@ class Calibrator:
         self._prior = [(low + high) / 2 for low, high in pairwise(bounds)]
         self._matched = [0.0] * len(self._prior)
         self._tried = [0.0] * len(self._prior)
-        self._values: list[float] | None = None
+        self._fitted: tuple[list[float], list[float]] | None = None
 
     def __call__(self, confidence: float) -> float:
         """The probability of an exact match, in [0, 1].
@@ -59,9 +62,12 @@ class Calibrator:
         Raises:
             InvalidArgumentError: If it is outside [0, 1].
         """
-        if self._values is None:
-            self._values = self._fit()
-        return self._values[_bin(confidence)]
+        if self._fitted is None:
+            self._fitted = self._fit()
+        values, cuts = self._fitted
+        place = _bin(confidence)
+        leaning = self._strength / (self._tried[place] + self._strength)
+        return min(max(values[place] + leaning * (confidence - self._prior[place]), cuts[place]), cuts[place + 1])
 
     def update(self, confidence: float, matched: bool) -> None:
         """Learns from one verified prediction.
@@ -76,15 +82,19 @@ class Calibrator:
         place = _bin(confidence)
         self._matched[place] = self._matched[place] * self._keep + matched
         self._tried[place] = self._tried[place] * self._keep + 1
-        self._values = None
+        self._fitted = None
 
-    def _fit(self) -> list[float]:
+    def _fit(self) -> tuple[list[float], list[float]]:
+        """Each bin's probability in its middle, and what the probabilities at its ends are kept between."""
         means = [
             (matched + self._strength * prior) / (tried + self._strength)
             for matched, tried, prior in zip(self._matched, self._tried, self._prior, strict=True)
         ]
         # A prior is an opinion, not evidence: bins without observations follow those that have some.
-        return pool_adjacent_violators(means, [tried + 0.1 for tried in self._tried])
+        values = pool_adjacent_violators(means, [tried + 0.1 for tried in self._tried])
+        parts = [(edge - low) / (high - low) for edge, (low, high) in zip(_EDGES, pairwise(self._prior), strict=True)]
+        between = [low + part * (high - low) for part, (low, high) in zip(parts, pairwise(values), strict=True)]
+        return values, [values[0], *between, values[-1]]  # never 0, never 1: nothing is known for certain
 
     def state_dict(self) -> dict[str, list[float]]:
         """What was learnt, for a checkpoint."""
@@ -93,7 +103,7 @@ class Calibrator:
     def load_state_dict(self, state: Mapping[str, Sequence[float]]) -> None:
         """Takes back what :meth:`state_dict` gave."""
         self._matched, self._tried = list(state["matched"]), list(state["tried"])
-        self._values = None
+        self._fitted = None
 
 
 def _bin(confidence: float) -> int:
@@ -154,7 +164,7 @@ class Calibration:
             pending[outcome_key(prediction)] = (prediction.source, prediction.probability)
         while len(self._pending) > self._capacity:
             self._pending.popitem(last=False)
-        # A bin holds many confidences: within one, the source's own order stands.
+        # Several confidences may give the same probability: among them, the source's own order stands.
         by_confidence = sorted(predictions, key=lambda p: -p.probability)
         calibrated = [replace(p, probability=self[p.source](p.probability)) for p in by_confidence]
         return capped(sorted(calibrated, key=lambda p: -p.probability))

@@ -57,8 +57,21 @@ def test_learns_a_monotone_curve() -> None:
 
 def test_an_unused_calibrator_believes_what_it_is_told() -> None:
     calibrator = Calibrator()
-    for confidence in (0.0, 0.25, 0.5, 0.97, 1.0):
-        assert calibrator(confidence) == pytest.approx(confidence, abs=0.06)
+    for confidence in (0.01, 0.25, 0.5, 0.87, 0.951, 0.97, 0.9995):
+        assert calibrator(confidence) == pytest.approx(confidence, abs=1e-12)
+    assert 0 < calibrator(0.0) < 0.02
+    assert 0.999 < calibrator(1.0) < 1, "1 is what a source says that cannot tell"
+
+
+def test_confidences_of_a_bin_are_told_apart_until_it_knows_better() -> None:
+    calibrator = Calibrator()
+    differences = []
+    for tried in range(200):
+        differences.append(calibrator(0.89) - calibrator(0.86))
+        calibrator.update(0.875, matched=tried % 8 != 0)
+    assert differences[0] == pytest.approx(0.03)
+    assert differences[4] > 0.005
+    assert 0 <= differences[-1] < 0.001
 
 
 def test_forgets_what_is_long_past() -> None:
