@@ -55,9 +55,11 @@ SURE = (
 )
 
 CHOSEN = (
-    "Weights and rates were chosen on tasks 0 to 455, what confidence reads on tasks 0 to 2199, for an earlier pair;\n"
-    "nothing was chosen on those below. A held-back loss is not strictly of unseen episodes, for the first policy had\n"
-    "trained on most of them."
+    "Weights and rates were chosen on tasks 0 to 455, what confidence reads on tasks 0 to 2199, for an earlier\n"
+    "pair; that the world model is a mean, and the threshold 0.875, on tasks 401,000 to 401,399; none of it on\n"
+    "those below. A first evaluation of this pair gave all confidences from 0.85 to 0.9 one probability (precision\n"
+    "0.9497 at 0.520 of the tool time); that was mended then. A held-back loss is not strictly of unseen episodes,\n"
+    "for the first policy had trained on most of them."
 )
 
 LIMITS = (
