@@ -40,7 +40,7 @@ DEFAULTS: dict[str, Any] = {
     "latency": "lognormal:0.1,0.7",
     "work": 0.1,
     "steps": 4,
-    "learning_rate": 1e-3,
+    "learning_rate": 3e-4,
     "time_weight": 0.0,
     "seconds_per_token": 0.004,
     "seed": 0,
