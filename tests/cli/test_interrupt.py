@@ -22,6 +22,7 @@ PR_SET_CHILD_SUBREAPER = 36
 
 EXPERT = ["--policy", "expert", "--world-model", "memory", "--think", "0.1"]
 SMALL = ["--episodes", "8", "--group", "4", "--envs", "3", "--suite", "basics/config"]
+SLOW = ["--latency", "lognormal:0.2,0.7"]  # or else it may have ended before it is interrupted
 
 
 @pytest.fixture
@@ -110,7 +111,7 @@ def assert_nothing_is_left(started: Started, before: set[int]) -> None:
 
 @pytest.mark.parametrize(("seed", "how"), list(enumerate(["group", "process", "group", "terminate"])))
 def test_interrupted_under_way(seed, how, start, adopts_orphans):
-    started = start("demo", *EXPERT, *SMALL, "--latency", "lognormal:0.2,0.7")
+    started = start("demo", *EXPERT, *SMALL, *SLOW)
     started.wait_for("sequential: 8 episodes")
     time.sleep(Random(seed).uniform(0, 3))
     assert started.interrupt(how) == 130
@@ -120,7 +121,7 @@ def test_interrupted_under_way(seed, how, start, adopts_orphans):
 
 
 def test_interrupted_without_isolation(start, adopts_orphans):
-    started = start("rollout", *EXPERT, *SMALL, "--sandbox", "local")
+    started = start("rollout", *EXPERT, *SMALL, *SLOW, "--sandbox", "local")
     started.wait_for("rollout: 8 episodes")
     while not list(started.temporary.iterdir()):  # the first sandbox's home
         time.sleep(0.01)
@@ -167,7 +168,7 @@ def test_other_faults_of_finalisers_are_told_as_ever(monkeypatch):
 @pytest.mark.parametrize("seed", [7])
 def test_interrupted_with_language_models(seed, start, adopts_orphans, tiny_pair):
     pair = ["--policy", str(tiny_pair[0]), "--world-model", "memory", "--max-tokens", "8"]
-    started = start("rollout", *pair, *SMALL)
+    started = start("rollout", *pair, *SMALL, *SLOW)
     started.wait_for("rollout: 8 episodes")
     time.sleep(Random(seed).uniform(0, 2))
     assert started.interrupt("group") == 130
