@@ -44,7 +44,7 @@ image: $(VENV)/.dev ## Build the image that tasks with a machine of their own st
 		{ apt-get update && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends mmdebstrap; }
 	$(BIN)/obsspec image build
 
-pair: $(VENV)/.dev ## Train the shipped policy and world model anew (about 80 minutes on 2 cores).
+pair: $(VENV)/.dev ## Train the shipped policy and world model anew (more than an hour on 2 cores).
 	$(BIN)/python -m agents.recipe
 
 clean: ## Remove what was made.

@@ -10,8 +10,8 @@ from typing import Any, Protocol
 from obsspec_gym.errors import InvalidArgumentError
 from obsspec_gym.types import TokenIds
 
-KEPT_TEXTS, KEPT_CHARACTERS = 4096, 4096
-"""How many texts, and how long at most, a codec remembers the tokens of: a few megabytes."""
+KEPT_TEXTS, KEPT_CHARACTERS = 2048, 1024
+"""How many texts, and how long at most, a codec remembers the tokens of: 20 MB at worst, a token a character."""
 
 
 class Tokenizer(Protocol):

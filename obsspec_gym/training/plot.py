@@ -1,4 +1,4 @@
-"""The picture of a training: reward, matches of the live and the frozen world model, hidden seconds, time per phase."""
+"""Pictures of trainings: what several have learnt; of one, its reward, matches, hidden seconds and time per phase."""
 
 from __future__ import annotations
 
