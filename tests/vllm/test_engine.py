@@ -217,7 +217,9 @@ def test_what_keeps_vllm_from_starting_is_told(model_path: Path) -> None:
     asyncio.run(main())
 
 
-def test_a_program_that_forgets_to_close_ends_and_leaves_nothing(model_path: Path) -> None:
+@pytest.mark.parametrize("ending", ["pass", "engine.close()"])
+def test_a_program_ends_quietly_and_leaves_nothing(model_path: Path, ending: str) -> None:
+    """Whether it closes its engine or forgets to."""
     script = textwrap.dedent(
         f"""
         import asyncio, multiprocessing
@@ -233,6 +235,7 @@ def test_a_program_that_forgets_to_close_ends_and_leaves_nothing(model_path: Pat
         if __name__ == "__main__":
             engine = VLLMEngine({str(model_path)!r})
             asyncio.run(main(engine))
+            {ending}
         """
     )
     path = model_path / "program.py"
@@ -241,3 +244,4 @@ def test_a_program_that_forgets_to_close_ends_and_leaves_nothing(model_path: Pat
     assert ended.returncode == 0, ended.stderr[-2000:]
     [pid] = json.loads(ended.stdout.splitlines()[-1])
     assert not Path(f"/proc/{pid}").exists()
+    assert "Traceback" not in ended.stderr

@@ -24,6 +24,7 @@ pytest.importorskip("vllm", reason="vLLM is not installed here: make test-vllm")
 
 from obsspec_gym.agents.engine.base import Capabilities, EngineLoad
 from obsspec_gym.agents.engine.server import ServerEngine, WeightReload
+from obsspec_gym.agents.generation import Generation
 from obsspec_gym.errors import GenerationCancelled
 from obsspec_gym.speculation.comparison import compare
 from obsspec_gym.types import Hint, Priority, Sampling
@@ -183,19 +184,27 @@ def test_what_is_cancelled_is_aborted_by_the_server(servers: list[Served]) -> No
         )
 
     async def main(engine: ServerEngine) -> None:
+        def submit(i: int) -> Generation:
+            return engine.submit([7, i], LONG, seed=i, priority=Priority.SPECULATIVE, hint=Hint(i))
+
         aborted = server.metric("request_success_total")
-        generations = [
-            engine.submit([7, i], LONG, seed=i, priority=Priority.SPECULATIVE, hint=Hint(i)) for i in range(24)
-        ]
+        generations = [submit(i) for i in range(24)]
         await until(lambda: all(len(generation.partial()) > 2 for generation in generations))
-        assert busy()[0] > 12
-        assert busy()[2] > 0
+        submitted = len(generations)
+        running = held = 0.0
+        while not (running > 12 and held > 0):  # on a busy machine a few, or all, may have ended before this is asked
+            ended = [i for i, generation in enumerate(generations) if generation.done()]
+            for i in ended:
+                generations[i] = submit(submitted + i)
+            submitted += len(ended)
+            await asyncio.sleep(0.01)
+            running, _, held = busy()
         for generation in generations:
             generation.cancel()
         with pytest.raises(GenerationCancelled):
             await generations[0]
         await until(lambda: busy() == (0, 0, 0))
-        assert server.metric("request_success_total") <= aborted + 24
+        assert server.metric("request_success_total") <= aborted + submitted
         assert engine.load() == EngineLoad()
 
     with ServerEngine(server.url) as engine:

@@ -7,6 +7,8 @@ from importlib.util import find_spec
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
@@ -15,6 +17,7 @@ import tiny_models  # noqa: E402
 
 from obsspec_gym.agents.engine.vllm import VLLMEngine  # noqa: E402
 from obsspec_gym.agents.engine.vllm.heads import HeadPadding  # noqa: E402
+from obsspec_gym.agents.engine.vllm.rows import CHUNK, QUANTA, IndependentRows  # noqa: E402
 from obsspec_gym.agents.engine.vllm.settings import Settings, Shape  # noqa: E402
 from obsspec_gym.agents.engine.vllm.source import Source  # noqa: E402
 from obsspec_gym.agents.loading import load_engine  # noqa: E402
@@ -126,3 +129,71 @@ def test_padded_heads_compute_the_same_attention() -> None:
 def test_heads_that_cannot_be_padded_are_refused(model: Any, sentence: str) -> None:
     with pytest.raises(InvalidArgumentError, match=sentence):
         HeadPadding.needed(model().config)
+
+
+class Library:
+    """Linear layers that add in another order at some numbers of rows, as libraries of matrix products do.
+
+    Args:
+        quantum: At its multiples, up to ``CHUNK``, they add in the same order.
+    """
+
+    def __init__(self, quantum: int) -> None:
+        self.quantum = quantum
+        self.asked: list[int] = []
+
+    def __call__(self, x: Any, weight: Any, bias: Any) -> Any:
+        self.asked.append(len(x))
+        block = 16 if len(x) % self.quantum == 0 and len(x) <= CHUNK else 7 + len(x) % 3
+        products = x[:, None, :] * weight
+        parts = [part.sum(-1) for part in products.split(block, dim=-1)]
+        total = sum(parts[1:], parts[0])
+        return total if bias is None else total + bias
+
+
+@given(st.sampled_from(QUANTA), st.integers(1, 150), st.lists(st.integers(1, 40), max_size=4), st.booleans())
+def test_a_row_comes_out_the_same_whatever_is_beside_it(
+    quantum: int, count: int, cuts: list[int], with_bias: bool
+) -> None:
+    noise = torch.Generator().manual_seed(count)
+    weight, bias = torch.randn(5, 64, generator=noise), torch.randn(5, generator=noise) if with_bias else None
+    rows = torch.randn(count, 64, generator=noise)
+    linear = IndependentRows(Library(quantum), quanta := {})
+    together = linear(rows, weight, bias)
+    assert quanta == {(64, 5): quantum}
+    alone = torch.cat([linear(row[None], weight, bias) for row in rows])
+    cuts = sorted(min(cut, count) for cut in cuts)
+    parts = torch.cat([linear(part, weight, bias) for part in rows.tensor_split(cuts)])
+    assert torch.equal(together, alone)
+    assert torch.equal(together, parts)
+    assert torch.equal(linear(rows[None], weight, bias)[0], together)
+    torch.testing.assert_close(together, torch.nn.functional.linear(rows, weight, bias), atol=1e-4, rtol=1e-4)
+
+
+def test_what_was_found_for_a_size_is_not_looked_for_again() -> None:
+    weight, quanta = torch.randn(5, 64, generator=torch.Generator().manual_seed(0)), {}
+    rows = torch.ones(3, 64)
+    first, second = Library(4), Library(4)
+    for library in (first, second):
+        IndependentRows(library, quanta)(rows, weight, None)
+    assert len(first.asked) > 20
+    assert second.asked == [CHUNK, 4]
+
+
+def test_rows_that_depend_on_their_place_are_told_of(caplog: pytest.LogCaptureFixture) -> None:
+    def linear(x: Any, weight: Any, bias: Any) -> Any:
+        return x @ weight.T + torch.arange(len(x))[:, None]
+
+    IndependentRows(linear, {})(torch.ones(2, 64), torch.ones(5, 64), None)
+    assert "a row of a 5 x 64 product depends on its place" in caplog.text
+
+
+def test_arithmetic_is_made_independent_of_the_batch_in_float32_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("VLLM_CPU_ATTN_SPLIT_KV", raising=False)
+    for dtype, split in (("float32", "0"), ("bfloat16", None)):
+        settings = Settings(dtype=dtype)
+        assert settings.row_independent is (split == "0")
+        with settings.environment():
+            assert os.environ.get("VLLM_CPU_ATTN_SPLIT_KV") == split
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert not Settings().row_independent

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 from obsspec_gym.agents.engine.vllm.metrics import SchedulerMetrics
@@ -26,6 +28,8 @@ async def launch(
         state: Its parameters; ``None`` for those in its directory.
     """
     with settings.environment(), source.directory() as directory:
+        # In a thread, for its own stack: what is imported there keeps the frames that import it, and all they know.
+        await asyncio.to_thread(import_module, "vllm.v1.engine.async_llm")
         from vllm.engine.arg_utils import AsyncEngineArgs
         from vllm.v1.engine.async_llm import AsyncLLM
 
@@ -35,4 +39,6 @@ async def launch(
     metrics.capacity_tokens = cache.num_gpu_blocks * cache.block_size
     if state is not None:
         await load(llm, state)
+    if settings.row_independent:
+        await llm.collective_rpc("make_rows_independent")
     return llm

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 DtypeName = Literal["float32", "bfloat16", "float16"]
 OwnDrafts = Literal["ngram", "suffix"]
 
-_RECEIVER = "obsspec_gym.agents.engine.vllm.worker.WeightReceiver"
+_EXTENSION = "obsspec_gym.agents.engine.vllm.worker.WorkerExtension"
 _OWN_DRAFTS: dict[str, dict[str, Any]] = {
     "ngram": {"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_min": 2, "prompt_lookup_max": 4},
     "suffix": {"method": "suffix", "num_speculative_tokens": 8},
@@ -112,14 +112,23 @@ class Settings:
         return not torch.cuda.is_available()
 
     @property
+    def row_independent(self) -> bool:
+        """Whether what is computed of a token is to be the same bits whatever is computed beside it.
+
+        On the CPU that takes linear layers that add in the same order at every number of rows
+        (:class:`~obsspec_gym.agents.engine.vllm.rows.IndependentRows`), and attention that splits no sequence between
+        threads. It is offered in float32.
+        """
+        return self.on_cpu and self.dtype == "float32"
+
+    @property
     def reproducible(self) -> bool:
         """Whether a completion is a pure function of weights, prompt, sampling and seed.
 
-        It is where vLLM's arithmetic does not depend on the batch, which was measured for float32 on the CPU. Drafts
-        of vLLM's own change which of a seed's numbers is used for what; whether there are any depends on what else
-        is served.
+        It is where arithmetic does not depend on the batch. Drafts of vLLM's own change which of a seed's numbers is
+        used for what; whether there are any depends on what else is served.
         """
-        return self.on_cpu and self.dtype == "float32" and self.own_drafts is None
+        return self.row_independent and self.own_drafts is None
 
     def arguments(self, directory: Path, shape: Shape, *, load: bool) -> dict[str, Any]:
         """Arguments of vLLM's ``AsyncEngineArgs``.
@@ -140,7 +149,7 @@ class Settings:
             "scheduling_policy": "priority",
             "logprobs_mode": "processed_logprobs",
             "generation_config": "vllm",  # no sampling defaults from the model's directory
-            "worker_extension_cls": _RECEIVER,
+            "worker_extension_cls": _EXTENSION,
             "disable_log_stats": True,
             "use_tqdm_on_load": False,
             "load_format": "auto" if load else "dummy",
@@ -174,6 +183,8 @@ class Settings:
         if self.on_cpu:
             threads = str(self.threads)
             variables |= {"OMP_NUM_THREADS": threads, "VLLM_CPU_OMP_THREADS_BIND": "nobind", "TORCHDYNAMO_DISABLE": "1"}
+            if self.row_independent:
+                variables |= {"VLLM_CPU_ATTN_SPLIT_KV": "0"}
         else:
             # Handles of GPU memory are unpickled there; they come from this process only.
             variables["VLLM_ALLOW_INSECURE_SERIALIZATION"] = "1"

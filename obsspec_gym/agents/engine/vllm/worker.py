@@ -9,8 +9,16 @@ if TYPE_CHECKING:
     import torch
 
 
-class WeightReceiver:
+class WorkerExtension:
     """Mixed into vLLM's worker class, which has ``device``, ``model_runner`` and ``reload_weights``."""
+
+    quanta: dict[tuple[int, int], int] | None = None
+    """Where rows are to be independent: what :class:`~obsspec_gym.agents.engine.vllm.rows.IndependentRows` found."""
+
+    def make_rows_independent(self: Any) -> None:
+        """Has the model's linear layers compute each row alike, whatever the number of rows; from now on."""
+        self.quanta = {}
+        _make_rows_independent(self.model_runner.get_model(), self.quanta)
 
     def receive_weights_file(self: Any, path: str | None) -> None:
         """Takes over weights.
@@ -22,6 +30,8 @@ class WeightReceiver:
         self.reload_weights(weights_iterator=None if path is None else _tensors(path))
         if self.device.type == "cpu":
             _pack_output_layers(self.model_runner.get_model())
+        if self.quanta is not None:  # loading gave layers new functions
+            _make_rows_independent(self.model_runner.get_model(), self.quanta)
 
 
 def _tensors(path: str) -> Iterator[tuple[str, torch.Tensor]]:
@@ -43,3 +53,12 @@ def _pack_output_layers(model: torch.nn.Module) -> None:
     for layer in model.modules():
         if isinstance(layer, ParallelLMHead):
             layer.quant_method.process_weights_after_loading(layer)
+
+
+def _make_rows_independent(model: torch.nn.Module, quanta: dict[tuple[int, int], int]) -> None:
+    from obsspec_gym.agents.engine.vllm.rows import IndependentRows
+
+    for layer in model.modules():
+        linear = getattr(layer, "cpu_linear", None)  # what vLLM's layers multiply with on the CPU
+        if linear is not None and not isinstance(linear, IndependentRows):
+            layer.cpu_linear = IndependentRows(linear, quanta)  # type: ignore[assignment]  # not a module
