@@ -24,8 +24,8 @@ VOCABULARY, CONTEXT = 264, 512
 TURNS = 10
 
 
-def tiny_model(seed: int = 0, *, tied: bool = True) -> Any:
-    """A small Qwen3 with random weights whose distributions depend on their context."""
+def tiny_model(seed: int = 0, *, tied: bool = True, context: int = CONTEXT) -> Any:
+    """A small Qwen3 with random weights, the same for every ``context``, and distributions that depend on it."""
     import torch
     from transformers import Qwen3Config, Qwen3ForCausalLM
 
@@ -38,7 +38,7 @@ def tiny_model(seed: int = 0, *, tied: bool = True) -> Any:
         num_attention_heads=2,
         num_key_value_heads=1,
         head_dim=32,
-        max_position_embeddings=CONTEXT,
+        max_position_embeddings=context,
         initializer_range=0.2,
         tie_word_embeddings=tied,
         bos_token_id=None,
