@@ -40,7 +40,8 @@ DEFAULTS: dict[str, Any] = {
     "latency": "lognormal:0.1,0.7",
     "work": 0.1,
     "steps": 4,
-    "learning_rate": 3e-4,
+    "learning_rate": 6e-4,
+    "ema_decay": 0.8,
     "time_weight": 0.0,
     "seconds_per_token": 0.004,
     "seed": 0,
@@ -61,6 +62,7 @@ def run(
     work: float,
     steps: int,
     learning_rate: float,
+    ema_decay: float,
     time_weight: float,
     seconds_per_token: float,
     seed: int,
@@ -80,6 +82,7 @@ def run(
         work: Scales how long slow commands take.
         steps: Optimiser steps of the world model after each policy step.
         learning_rate: Theirs.
+        ema_decay: How much of the live weights, an average, stays at each policy step.
         time_weight: How much seconds weigh in its loss.
         seconds_per_token: What a predicted token costs: so much later a prediction is there.
         seed: Seeds completions and draws.
@@ -97,6 +100,7 @@ def run(
     settings = CoTraining(
         steps=steps,
         learning_rate=learning_rate,
+        ema_decay=ema_decay,
         time_weight=time_weight,
         seconds_per_token=seconds_per_token,
         seed=seed,

@@ -18,6 +18,8 @@ class CoTraining:
         learning_rate: Of AdamW, constant after the warm-up.
         warm_up: Optimiser steps in which the rate rises.
         weight_decay: Of AdamW.
+        ema_decay: What predicts is a moving average of what is trained: so much of it stays at each policy step. 0
+            predicts with the last weights.
         max_grad_norm: The gradient is clipped to this norm.
         window: Policy steps that a transition stays in the replay.
         capacity_tokens: Tokens that the replay holds at most.
@@ -37,9 +39,10 @@ class CoTraining:
 
     steps: int = 4
     batch_tokens: int = 2048
-    learning_rate: float = 1e-3
+    learning_rate: float = 6e-4
     warm_up: int = 10
     weight_decay: float = 0.01
+    ema_decay: float = 0.8
     max_grad_norm: float = 1.0
     window: int = 64
     capacity_tokens: int = 1_000_000
@@ -52,10 +55,12 @@ class CoTraining:
     strict: bool = False
 
     def __post_init__(self) -> None:
-        may_be_zero = {"warm_up", "weight_decay", "time_weight", "seconds_per_token"}
+        may_be_zero = {"warm_up", "weight_decay", "ema_decay", "time_weight", "seconds_per_token"}
         for name, value in asdict(self).items():
             if isinstance(value, bool | str) or name == "seed":
                 continue
             if not math.isfinite(value) or value < 0 or (value == 0 and name not in may_be_zero):
                 least = ">= 0" if name in may_be_zero else "> 0"
                 raise InvalidArgumentError(f"{name} must be a number {least}, got {value}")
+        if self.ema_decay >= 1:
+            raise InvalidArgumentError(f"ema_decay must be below 1, or nothing is learnt, got {self.ema_decay}")

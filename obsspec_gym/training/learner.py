@@ -25,6 +25,10 @@ from obsspec_gym.training.scoring import answers_of
 class Learner:
     """A world model that is trained, beside its twin as it was at first.
 
+    What predicts is not what the optimiser has just stepped to, but the moving average of what it has been (Polyak and
+    Juditsky, 1992): a step follows the last few batches, and what it forgets for them the average keeps. With it a rate
+    that is high enough for tasks that are new costs nothing on those that the model knows.
+
     What it becomes is a function of its first weights, its settings and the passages, in their order: every draw is
     seeded by the number of the policy step, so there is no generator whose state could be lost.
 
@@ -33,7 +37,8 @@ class Learner:
         settings: How it is trained.
 
     Attributes:
-        model: The live model. Without dropout: it is trained as it predicts.
+        model: The live model, which predicts: the average. Without dropout: it is trained as it predicts.
+        student: What the optimiser steps.
         twin: The frozen one; ``None`` where it is not wanted.
         replay: What it is trained on.
     """
@@ -41,18 +46,19 @@ class Learner:
     def __init__(self, model: PreTrainedModel, settings: CoTraining) -> None:
         self._settings = settings
         self.model = _copy(model, settings.device)
-        self.model.requires_grad_(True)
+        self.student = _copy(model, settings.device)
+        self.student.requires_grad_(True)
         self.twin = _copy(model, settings.device) if settings.frozen_twin else None
         self.replay = Replay(
             window=settings.window, capacity_tokens=settings.capacity_tokens, half_life=settings.half_life
         )
         self._optimizer = torch.optim.AdamW(
-            self.model.parameters(), lr=settings.learning_rate, weight_decay=settings.weight_decay
+            self.student.parameters(), lr=settings.learning_rate, weight_decay=settings.weight_decay
         )
         self._updates = 0
 
     def learn(self, passages: Sequence[Passage]) -> float | None:
-        """One policy step: takes its passages into the replay and trains on draws from it.
+        """One policy step: takes its passages into the replay, trains on draws from it, and averages.
 
         Args:
             passages: What happened since the last time, in an order that is the same on every process.
@@ -68,7 +74,10 @@ class Learner:
         random = Random(derive_seed("co-training", settings.seed, self.replay.clock))
         batches = self.replay.batches(settings.steps, settings.batch_tokens, random)
         losses = [self._step(batch) for batch in batches]
-        return sum(losses) / len(losses) if losses else None
+        if not losses:
+            return None
+        self._average()
+        return sum(losses) / len(losses)
 
     def _step(self, passages: Sequence[Passage]) -> float:
         settings = self._settings
@@ -77,19 +86,24 @@ class Learner:
         self._optimizer.zero_grad(set_to_none=True)
         loss = self.loss(passages)
         loss.backward()  # type: ignore[no-untyped-call]
-        norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), settings.max_grad_norm)
+        norm = torch.nn.utils.clip_grad_norm_(self.student.parameters(), settings.max_grad_norm)
         if not (math.isfinite(loss.item()) and math.isfinite(norm.item())):
             raise ObsSpecError(f"the world model's loss is {loss.item()} and its gradient's norm {norm.item()}")
         self._optimizer.step()
         self._updates += 1
         return loss.item()
 
+    @torch.no_grad()
+    def _average(self) -> None:
+        for live, trained in zip(self.model.parameters(), self.student.parameters(), strict=True):
+            live.lerp_(trained, 1.0 - self._settings.ema_decay)
+
     def loss(self, passages: Sequence[Passage]) -> Tensor:
-        """The mean cross-entropy of the answers' tokens, weighted as the settings say: a scalar."""
-        batch = AnswerBatch.of(passages, self.model.device)
-        scores = logits(self.model, hidden_states(self.model, batch))
+        """The student's mean cross-entropy of the answers' tokens, weighted as the settings say: a scalar."""
+        batch = AnswerBatch.of(passages, self.student.device)
+        scores = logits(self.student, hidden_states(self.student, batch))
         losses = torch.nn.functional.cross_entropy(scores, batch.targets, reduction="none")
-        weights = self._weights(passages).to(self.model.device)[batch.owners]
+        weights = self._weights(passages).to(self.student.device)[batch.owners]
         return (losses * weights).sum() / weights.sum()
 
     def _weights(self, passages: Sequence[Passage]) -> Tensor:
@@ -102,26 +116,32 @@ class Learner:
         """The live model's parameters by name, as they are: not copies."""
         return {name: parameter.detach() for name, parameter in self.model.named_parameters()}
 
-    def cpu_weights(self) -> dict[str, Tensor]:
-        """Copies of them."""
-        return {name: parameter.cpu().clone() for name, parameter in self.weights().items()}
+    def cpu_weights(self) -> dict[str, dict[str, Tensor]]:
+        """Copies of the live model's parameters and of the student's."""
+        return {
+            name: {key: parameter.detach().cpu().clone() for key, parameter in model.named_parameters()}
+            for name, model in (("model", self.model), ("student", self.student))
+        }
 
-    def take_weights(self, weights: Mapping[str, Tensor]) -> None:
-        """Overwrites the live model's parameters."""
-        for name, parameter in self.weights().items():
-            parameter.copy_(weights[name])
+    @torch.no_grad()
+    def take_weights(self, weights: Mapping[str, Mapping[str, Tensor]]) -> None:
+        """Overwrites both with what :meth:`cpu_weights` gave."""
+        for name, model in (("model", self.model), ("student", self.student)):
+            for key, parameter in model.named_parameters():
+                parameter.copy_(weights[name][key])
 
     def digest(self) -> str:
-        """Equal exactly where the live model's weights are."""
+        """Equal exactly where the weights are, the live model's and the student's."""
         digest = hashlib.blake2b(digest_size=16)
-        for parameter in self.cpu_weights().values():
-            digest.update(parameter.numpy().tobytes())
+        for parameters in self.cpu_weights().values():
+            for parameter in parameters.values():
+                digest.update(parameter.numpy().tobytes())
         return digest.hexdigest()
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that the next step depends on, in copies: weights, optimiser, replay."""
         return {
-            "model": self.cpu_weights(),
+            "weights": self.cpu_weights(),
             "optimizer": copy.deepcopy(self._optimizer.state_dict()),
             "replay": self.replay.state_dict(),
             "updates": self._updates,
@@ -129,7 +149,7 @@ class Learner:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Takes back what :meth:`state_dict` gave. The twin stays what it is."""
-        self.take_weights(state["model"])
+        self.take_weights(state["weights"])
         self._optimizer.load_state_dict(state["optimizer"])
         self.replay.load_state_dict(state["replay"])
         self._updates = state["updates"]

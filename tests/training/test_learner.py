@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -32,7 +33,7 @@ def test_the_loss_is_of_observations_and_what_closes_them(pretrained: Any, token
     learner, passages = Learner(pretrained, QUICK), lessons(tokenizer, 0)
     losses = []
     for passage in passages:
-        logits = learner.model(torch.tensor([passage.ids])).logits[0].log_softmax(-1)
+        logits = learner.student(torch.tensor([passage.ids])).logits[0].log_softmax(-1)
         for answer in passage.answers:
             losses += [-logits[at - 1, passage.ids[at]] for at in range(answer.start, answer.stop)]
     torch.testing.assert_close(learner.loss(passages), torch.stack(losses).mean())
@@ -50,23 +51,21 @@ def test_only_answers_carry_gradient(pretrained: Any, tokenizer: Any) -> None:
     silent = [Passage(p.task_id, p.sample, p.ids, tuple(_unpredictable(a) for a in p.answers)) for p in passages]
     assert not any(passage.teaches for passage in silent)
     learner.loss([*passages, *silent]).backward()
-    with_silent = {name: p.grad.clone() for name, p in learner.model.named_parameters() if p.grad is not None}
-    learner.model.zero_grad()
+    with_silent = {name: p.grad.clone() for name, p in learner.student.named_parameters() if p.grad is not None}
+    learner.student.zero_grad()
     learner.loss(passages).backward()
-    for name, parameter in learner.model.named_parameters():
+    for name, parameter in learner.student.named_parameters():
         torch.testing.assert_close(with_silent[name], parameter.grad)
 
 
 def _unpredictable(answer: Any) -> Any:
-    from dataclasses import replace
-
     return replace(answer, stop=answer.start)
 
 
 def test_seconds_weigh_the_loss(pretrained: Any, tokenizer: Any) -> None:
     [passage] = lessons(tokenizer, 0, 1)
     plain, weighted = (Learner(pretrained, CoTraining(time_weight=weight)) for weight in (0.0, 3.0))
-    logits = plain.model(torch.tensor([passage.ids])).logits[0].log_softmax(-1)
+    logits = plain.student(torch.tensor([passage.ids])).logits[0].log_softmax(-1)
     mean = sum(answer.hidable_seconds for answer in passage.answers) / len(passage.answers)
     assert mean > 0
     total = norm = 0.0
@@ -92,6 +91,21 @@ def test_the_live_model_learns_and_its_twin_stays(pretrained: Any, tokenizer: An
     for name, parameter in learner.twin.named_parameters():
         assert torch.equal(parameter, before[name])
     assert all(torch.equal(parameter, before[name]) for name, parameter in pretrained.named_parameters())
+
+
+@pytest.mark.parametrize("decay", [0.0, 0.8])
+def test_what_predicts_is_the_moving_average(pretrained: Any, tokenizer: Any, decay: float) -> None:
+    learner = Learner(pretrained, replace(QUICK, ema_decay=decay))
+    expected = {name: parameter.clone() for name, parameter in pretrained.named_parameters()}
+    for step in range(3):
+        learner.learn(lessons(tokenizer, 4 * step))
+        for name, parameter in learner.student.named_parameters():
+            expected[name] = decay * expected[name] + (1 - decay) * parameter.detach()
+    for name, weight in learner.weights().items():
+        torch.testing.assert_close(weight, expected[name])
+    moved = [(a - b).norm() for a, b in zip(learner.model.parameters(), pretrained.parameters(), strict=True)]
+    assert min(moved) > 0
+    assert all(not parameter.requires_grad for parameter in learner.model.parameters())
 
 
 def test_a_model_that_a_trainer_had_is_copied_with_its_own_forward(
@@ -132,7 +146,8 @@ def test_a_state_is_not_changed_by_what_comes_after(pretrained: Any, tokenizer: 
     state = learner.state_dict()
     kept = copy.deepcopy(state)
     learner.learn(lessons(tokenizer, 4))
-    assert all(torch.equal(state["model"][name], kept["model"][name]) for name in kept["model"])
+    for which, weights in kept["weights"].items():
+        assert all(torch.equal(state["weights"][which][name], weights[name]) for name in weights)
     for index, moments in kept["optimizer"]["state"].items():
         assert torch.equal(state["optimizer"]["state"][index]["exp_avg"], moments["exp_avg"])
     assert state["replay"] == kept["replay"]
@@ -145,8 +160,6 @@ def test_seed_and_order_decide(pretrained: Any, tokenizer: Any) -> None:
         return learner.digest()
 
     assert digest(QUICK) == digest(QUICK)
-    from dataclasses import replace
-
     assert digest(replace(QUICK, seed=1)) != digest(QUICK)
 
 
@@ -161,15 +174,28 @@ def test_nothing_to_learn_from_is_no_step(pretrained: Any) -> None:
 def test_a_loss_that_is_not_finite_is_an_error(pretrained: Any, tokenizer: Any, poison: float) -> None:
     learner = Learner(pretrained, QUICK)
     with torch.no_grad():
-        next(learner.model.parameters()).fill_(poison)
+        next(learner.student.parameters()).fill_(poison)
     with pytest.raises(ObsSpecError, match="loss is nan"):
         learner.learn(lessons(tokenizer, 0))
 
 
 @pytest.mark.parametrize(
     "change",
-    [{"steps": 0}, {"batch_tokens": -1}, {"learning_rate": 0.0}, {"window": 0}, {"time_weight": -1.0}, {"warm_up": -1}],
+    [
+        {"steps": 0},
+        {"batch_tokens": -1},
+        {"learning_rate": 0.0},
+        {"window": 0},
+        {"time_weight": -1.0},
+        {"warm_up": -1},
+        {"ema_decay": -0.1},
+    ],
 )
 def test_settings_are_checked(change: dict[str, Any]) -> None:
     with pytest.raises(InvalidArgumentError, match=f"{next(iter(change))} must be a number"):
         CoTraining(**change)
+
+
+def test_an_average_that_never_moves_is_refused() -> None:
+    with pytest.raises(InvalidArgumentError, match="ema_decay must be below 1, or nothing is learnt, got 1"):
+        CoTraining(ema_decay=1.0)

@@ -56,7 +56,7 @@ def main(folder: Path) -> None:
 
     if state.process_index == 1:  # what fails on one of them ends it on both
         with torch.no_grad():
-            next(learner.model.parameters()).fill_(torch.nan)
+            next(learner.student.parameters()).fill_(torch.nan)
     version = world_model.engine.weights_version
     for _ in range(2):
         callback.on_step_end(None, None, None)
