@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from contextlib import closing
@@ -15,13 +16,14 @@ import pytest
 import torch
 from tokenizers import Tokenizer
 
+from agents.average import main as average
 from agents.corpus import SLOW, Episode, Example, Turn, command_of, dialogue, encode, load, save
 from agents.noise import mistake
 from agents.optimizer import orthogonal
 from agents.recipe import Command, Steps
 from agents.record import Player
 from agents.train import batches, rate_at, tensors
-from obsspec_gym.agents.loading import SHIPPED
+from obsspec_gym.agents.loading import SHIPPED, load_model
 from obsspec_gym.envs.tasks import get_suite
 from obsspec_gym.envs.tasks.generated import FAMILIES
 
@@ -203,3 +205,29 @@ def test_a_miniature_training_runs_from_file_to_model(tmp_path: Path) -> None:
     log = json.loads((tmp_path / "out" / "training.json").read_text())["log"]
     assert log[-1]["loss"] < log[0]["loss"]
     assert (tmp_path / "out" / "model.safetensors").stat().st_size < 6_000_000
+
+
+def test_models_are_averaged_by_weight(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What comes out is a model with tokenizer and log; the more often a model is named, the more it counts."""
+    source = load_model(SHIPPED / "world_model")
+    folders = [tmp_path / name for name in ("first", "second")]
+    for folder, factor in zip(folders, (1.0, 4.0), strict=True):
+        shutil.copytree(SHIPPED / "world_model", folder)
+        scaled = {name: tensor * factor for name, tensor in source.state_dict().items()}
+        source.save_pretrained(folder, state_dict=scaled)
+        (folder / "training.json").write_text(json.dumps({"role": "world", "seed": int(factor)}))
+    out = tmp_path / "mean"
+    monkeypatch.setattr(sys, "argv", ["average", *map(str, [folders[0], *folders]), "--out", str(out)])
+    average()
+    found = load_model(out).state_dict()
+    for name, tensor in source.state_dict().items():
+        torch.testing.assert_close(found[name], 2 * tensor)
+    assert json.loads((out / "training.json").read_text()) == {"role": "world", "seed": 1}
+    assert (out / "tokenizer.json").read_bytes() == (SHIPPED / "world_model" / "tokenizer.json").read_bytes()
+
+
+def test_one_model_is_no_average(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["average", str(tmp_path), "--out", str(tmp_path / "mean")])
+    with pytest.raises(SystemExit, match="2"):
+        average()
+    assert not (tmp_path / "mean").exists()
