@@ -69,7 +69,8 @@ def run_training(file: Path, settings: Sequence[str], *, dry_run: bool, resume: 
         trainer.save_policy(str(training.out / "policy"))
         if not trainer.is_world_process_zero():
             return {}
-    return _finish(training, file)
+        world_model = training.save_world_model(trainer)
+    return _finish(training, file, world_model)
 
 
 def _show(training: Training) -> dict[str, Any]:
@@ -88,10 +89,12 @@ def _set_in(grpo: Any) -> dict[str, Any]:
     return {name: value for name, value in plain.items() if name in default and value != default[name]}
 
 
-def _finish(training: Training, file: Path) -> dict[str, Any]:
+def _finish(training: Training, file: Path, world_model: Path | None) -> dict[str, Any]:
     entries = read_log(training.log)
     picture = plot_training(entries, training.out / "training.png", title=f"{file.stem}: {training.suite.name}")
     result = summarise(entries) | {"policy": str(training.out / "policy"), "log": str(training.log)}
+    if world_model is not None:
+        result["world_model"] = str(world_model)
     written = write_json(result, training.out / "result.json")
     console = Console()
     console.print(summary_table(result))

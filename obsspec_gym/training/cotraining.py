@@ -137,6 +137,26 @@ class WorldModelCoTrainingCallback(TrainerCallback):
         if not self._stopped:
             self._stop_at([_reason(self._failure)])
 
+    @property
+    def failed(self) -> bool:
+        """Whether co-training has ended by a failure."""
+        return self._learner is None
+
+    def save_model(self, folder: str | Path) -> None:
+        """Writes the live model as it is now, weights and configuration; its tokenizer is what it was.
+
+        To be called on one process: all have the same.
+
+        Args:
+            folder: Where to; it is made.
+
+        Raises:
+            ObsSpecError: If co-training has failed, so that there is none.
+        """
+        if self._learner is None:
+            raise ObsSpecError("co-training has failed: there is no live world model to write")
+        self._learner.model.save_pretrained(folder)
+
     def state_dict(self) -> dict[str, Any]:
         """What the next steps depend on: weights, optimiser, replay; and calibration. Nothing after a failure."""
         if self._learner is None:

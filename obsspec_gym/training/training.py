@@ -16,6 +16,7 @@ from transformers.trainer_callback import PrinterCallback, ProgressCallback
 from obsspec_gym.agents.engine.transformers import TransformersEngine
 from obsspec_gym.agents.loading import load_model, model_directory
 from obsspec_gym.agents.world_model.base import WorldModel
+from obsspec_gym.agents.world_model.confidence import Confidence
 from obsspec_gym.agents.world_model.loading import load_world_model, world_model_parts
 from obsspec_gym.envs.latency import LatencyProfile
 from obsspec_gym.envs.machine import Machines
@@ -131,6 +132,29 @@ class Training:
             for others in (PrinterCallback, ProgressCallback):
                 trainer.remove_callback(others)
             yield trainer
+
+    def save_world_model(self, trainer: ObsSpecGRPOTrainer) -> Path | None:
+        """Writes the world model that has learnt along as a directory that ``world_model.source`` takes.
+
+        To be called on one process. A fitted confidence goes with it; what calibrates it is learnt on line.
+
+        Args:
+            trainer: What :meth:`trainer` gave.
+
+        Returns:
+            The directory; ``None`` where no world model has learnt: not asked for, or failed (which was told).
+        """
+        callbacks = trainer.callback_handler.callbacks
+        learning = next((each for each in callbacks if isinstance(each, WorldModelCoTrainingCallback)), None)
+        if learning is None or learning.failed or self._world_model is None:
+            return None
+        folder = self.out / "world_model"
+        learning.save_model(folder)
+        AutoTokenizer.from_pretrained(str(self._world_model), local_files_only=True).save_pretrained(folder)
+        confidence = Confidence.load(self._world_model)
+        if confidence is not None:
+            confidence.save(folder)
+        return folder
 
     def _load_world_model(self) -> WorldModel | None:
         """What predicts, or nothing: a training can do without."""

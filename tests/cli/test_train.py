@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import json
+import shutil
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from obsspec_gym.agents.loading import load_model
+from obsspec_gym.agents.world_model.confidence import Confidence
+from obsspec_gym.agents.world_model.loading import load_world_model
 from obsspec_gym.cli import main
 
 pytest.importorskip("trl")
+torch = pytest.importorskip("torch")
 
 # TRL uses a name that transformers has replaced.
 pytestmark = pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing. is deprecated:FutureWarning")
@@ -55,6 +61,24 @@ def tiny(folder: Path, policy: Path) -> Path:
 def last_line(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
     result: dict[str, Any] = json.loads(capsys.readouterr().out.splitlines()[-1])
     return result
+
+
+def test_the_world_model_that_learnt_along_is_left_for_others(
+    tiny_pair: tuple[Path, Path], tmp_path: Path, capsys: Any
+) -> None:
+    policy, before = tiny_pair[0], tmp_path / "before"
+    shutil.copytree(tiny_pair[1], before)
+    Confidence(0.5, (0.0, 0.0, 4.0, 0.0, 1.0, 0.0)).save(before)
+    words = ["--set", f"world_model.source={before}", "--set", "cotraining.steps=1"]
+    assert main(["train", str(tiny(tmp_path, policy)), *words, "--json"]) == 0
+    after = Path(last_line(capsys)["world_model"])
+    assert after == tmp_path / "out" / "world_model"
+    old, new = (load_model(folder).state_dict() for folder in (before, after))
+    assert old.keys() == new.keys()
+    assert any(not torch.equal(old[name], new[name]) for name in old)
+    assert Confidence.load(after) == Confidence.load(before)
+    with closing(load_world_model(after)):
+        pass
 
 
 def test_a_training_from_start_to_picture_and_on(tiny_pair: tuple[Path, Path], tmp_path: Path, capsys: Any) -> None:
