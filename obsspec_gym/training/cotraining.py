@@ -139,8 +139,8 @@ class WorldModelCoTrainingCallback(TrainerCallback):
 
     @property
     def failed(self) -> bool:
-        """Whether co-training has ended by a failure."""
-        return self._learner is None
+        """Whether co-training has failed: it has ended, or will with this step."""
+        return self._learner is None or self._failure is not None
 
     def save_model(self, folder: str | Path) -> None:
         """Writes the live model as it is now, weights and configuration; its tokenizer is what it was.
@@ -153,13 +153,13 @@ class WorldModelCoTrainingCallback(TrainerCallback):
         Raises:
             ObsSpecError: If co-training has failed, so that there is none.
         """
-        if self._learner is None:
+        if self._learner is None or self.failed:
             raise ObsSpecError("co-training has failed: there is no live world model to write")
         self._learner.model.save_pretrained(folder)
 
     def state_dict(self) -> dict[str, Any]:
         """What the next steps depend on: weights, optimiser, replay; and calibration. Nothing after a failure."""
-        if self._learner is None:
+        if self._learner is None or self.failed:
             return {}
         return {"learner": self._learner.state_dict(), "calibration": self._world_model.state_dict()}
 

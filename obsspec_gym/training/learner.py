@@ -25,9 +25,8 @@ from obsspec_gym.training.scoring import answers_of
 class Learner:
     """A world model that is trained, beside its twin as it was at first.
 
-    What predicts is not what the optimiser has just stepped to, but the moving average of what it has been (Polyak and
-    Juditsky, 1992): a step follows the last few batches, and what it forgets for them the average keeps. With it a rate
-    that is high enough for tasks that are new costs nothing on those that the model knows.
+    What predicts is not what the optimiser has just stepped to, but the moving average of what it has been (after
+    Polyak and Juditsky, 1992): a step follows the last few batches, and what it forgets for them the average keeps.
 
     What it becomes is a function of its first weights, its settings and the passages, in their order: every draw is
     seeded by the number of the policy step, so there is no generator whose state could be lost.
@@ -67,7 +66,7 @@ class Learner:
             The mean loss of a token; ``None`` where there is nothing to learn from yet.
 
         Raises:
-            ObsSpecError: If the loss or its gradient is not finite. The weights are no use then.
+            ObsSpecError: If the loss, its gradient or a weight is not finite. The live model is as before then.
         """
         settings = self._settings
         self.replay.add(passages)
@@ -76,6 +75,8 @@ class Learner:
         losses = [self._step(batch) for batch in batches]
         if not losses:
             return None
+        if not all(bool(parameter.isfinite().all()) for parameter in self.student.parameters()):
+            raise ObsSpecError("the world model's weights are not finite any more")
         self._average()
         return sum(losses) / len(losses)
 
@@ -148,7 +149,13 @@ class Learner:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Takes back what :meth:`state_dict` gave. The twin stays what it is."""
+        """Takes back what :meth:`state_dict` gave. The twin stays what it is.
+
+        Raises:
+            ObsSpecError: If it is of a version that had no average.
+        """
+        if "weights" not in state:
+            raise ObsSpecError("the checkpoint's world model is of an earlier version of co-training")
         self.take_weights(state["weights"])
         self._optimizer.load_state_dict(state["optimizer"])
         self.replay.load_state_dict(state["replay"])

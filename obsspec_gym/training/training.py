@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+import logging
+import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import cached_property
@@ -35,6 +37,8 @@ from obsspec_gym.training.grpo import ObsSpecGRPOTrainer
 from obsspec_gym.training.grpo_options import make_grpo_config
 from obsspec_gym.training.log import LOG, LogFile
 from obsspec_gym.training.world_models import load_or_do_without
+
+logger = logging.getLogger(__name__)
 
 NONE = "none"
 """No world model."""
@@ -142,18 +146,26 @@ class Training:
             trainer: What :meth:`trainer` gave.
 
         Returns:
-            The directory; ``None`` where no world model has learnt: not asked for, or failed (which was told).
+            The directory, whole; ``None`` where there is none: nothing has learnt, or it could not be written, which
+            is told. A world model never takes a training's result with it.
         """
         callbacks = trainer.callback_handler.callbacks
         learning = next((each for each in callbacks if isinstance(each, WorldModelCoTrainingCallback)), None)
         if learning is None or learning.failed or self._world_model is None:
             return None
-        folder = self.out / "world_model"
-        learning.save_model(folder)
-        AutoTokenizer.from_pretrained(str(self._world_model), local_files_only=True).save_pretrained(folder)
-        confidence = Confidence.load(self._world_model)
-        if confidence is not None:
-            confidence.save(folder)
+        folder, new = self.out / "world_model", self.out / "world_model.new"
+        try:
+            shutil.rmtree(new, ignore_errors=True)
+            learning.save_model(new)
+            AutoTokenizer.from_pretrained(str(self._world_model), local_files_only=True).save_pretrained(new)
+            confidence = Confidence.load(self._world_model)
+            if confidence is not None:
+                confidence.save(new)
+            shutil.rmtree(folder, ignore_errors=True)
+            new.rename(folder)
+        except Exception as error:  # noqa: BLE001 - boundary: the policy has been trained, whatever becomes of this
+            logger.warning("the world model could not be written to %s: %s: %s", folder, type(error).__name__, error)
+            return None
         return folder
 
     def _load_world_model(self) -> WorldModel | None:

@@ -19,6 +19,8 @@ from obsspec_gym.cli import main
 pytest.importorskip("trl")
 torch = pytest.importorskip("torch")
 
+from obsspec_gym.training.cotraining import WorldModelCoTrainingCallback  # noqa: E402 - after the check
+
 # TRL uses a name that transformers has replaced.
 pytestmark = pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing. is deprecated:FutureWarning")
 
@@ -79,6 +81,23 @@ def test_the_world_model_that_learnt_along_is_left_for_others(
     assert Confidence.load(after) == Confidence.load(before)
     with closing(load_world_model(after)):
         pass
+    assert not (tmp_path / "out" / "world_model.new").exists()
+
+
+def test_a_world_model_that_cannot_be_written_costs_no_result(
+    tiny_pair: tuple[Path, Path], tmp_path: Path, capsys: Any, caplog: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any) -> None:
+        raise OSError("no space left")
+
+    monkeypatch.setattr(WorldModelCoTrainingCallback, "save_model", full)
+    words = ["--set", f"world_model.source={tiny_pair[1]}", "--set", "cotraining.steps=1", "--set", "grpo.max_steps=1"]
+    assert main(["train", str(tiny(tmp_path, tiny_pair[0])), *words, "--json"]) == 0
+    result = last_line(capsys)
+    assert result["steps"] == 1
+    assert "world_model" not in result
+    assert "could not be written" in caplog.text
+    assert "OSError: no space left" in caplog.text
 
 
 def test_a_training_from_start_to_picture_and_on(tiny_pair: tuple[Path, Path], tmp_path: Path, capsys: Any) -> None:

@@ -196,6 +196,29 @@ def test_settings_are_checked(change: dict[str, Any]) -> None:
         CoTraining(**change)
 
 
+def test_weights_that_are_not_finite_are_an_error_and_not_averaged(
+    pretrained: Any, tokenizer: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    learner = Learner(pretrained, replace(QUICK, steps=1))
+    learner.learn(lessons(tokenizer, 0))
+    before = learner.cpu_weights()["model"]
+
+    def overflow() -> None:
+        with torch.no_grad():
+            next(learner.student.parameters())[0, 0] = math.inf
+
+    monkeypatch.setattr(learner._optimizer, "step", overflow)
+    with pytest.raises(ObsSpecError, match="not finite"):
+        learner.learn(lessons(tokenizer, 4))
+    assert all(torch.equal(weight, before[name]) for name, weight in learner.weights().items())
+
+
+def test_a_state_without_an_average_is_refused(pretrained: Any) -> None:
+    learner = Learner(pretrained, QUICK)
+    with pytest.raises(ObsSpecError, match="earlier version"):
+        learner.load_state_dict({"model": {}, "optimizer": {}, "replay": {}, "updates": 0})
+
+
 def test_an_average_that_never_moves_is_refused() -> None:
     with pytest.raises(InvalidArgumentError, match="ema_decay must be below 1, or nothing is learnt, got 1"):
         CoTraining(ema_decay=1.0)

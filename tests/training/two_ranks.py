@@ -49,7 +49,8 @@ def main(folder: Path) -> None:
     result: dict[str, Any] = {"processes": state.num_processes, "digest": learner.digest()}
 
     with torch.no_grad():
-        next(learner.model.parameters()).add_(1e-7 * state.process_index)
+        for model in (learner.model, learner.student):
+            next(model.parameters()).add_(1e-7 * state.process_index)
     result["drifted"] = learner.digest()
     callback.on_step_end(None, None, None)
     result["repaired"] = learner.digest()

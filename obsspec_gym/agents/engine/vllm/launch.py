@@ -27,18 +27,27 @@ async def launch(
         metrics: Is kept up to date from now on.
         state: Its parameters; ``None`` for those in its directory.
     """
+    # In a thread, for its own stack: what is imported there keeps the frames that import it, and all they know.
+    await asyncio.to_thread(_import, settings)
     with settings.environment(), source.directory() as directory:
-        # In a thread, for its own stack: what is imported there keeps the frames that import it, and all they know.
-        await asyncio.to_thread(import_module, "vllm.v1.engine.async_llm")
         from vllm.engine.arg_utils import AsyncEngineArgs
         from vllm.v1.engine.async_llm import AsyncLLM
 
         arguments = settings.arguments(directory, shape, load=source.is_read_by_vllm)
         llm = AsyncLLM.from_engine_args(AsyncEngineArgs(**arguments), stat_loggers=[lambda *_: metrics])
-    cache = llm.vllm_config.cache_config
-    metrics.capacity_tokens = cache.num_gpu_blocks * cache.block_size
-    if state is not None:
-        await load(llm, state)
-    if settings.row_independent:
-        await llm.collective_rpc("make_rows_independent")
+    try:
+        cache = llm.vllm_config.cache_config
+        metrics.capacity_tokens = cache.num_gpu_blocks * cache.block_size
+        if state is not None:
+            await load(llm, state)
+        if settings.row_independent:
+            await llm.collective_rpc("make_rows_independent")
+    except BaseException:  # a cancellation, too, leaves nobody else to end it
+        llm.shutdown()
+        raise
     return llm
+
+
+def _import(settings: Settings) -> None:
+    with settings.environment():  # vLLM reads some of it once
+        import_module("vllm.v1.engine.async_llm")

@@ -19,6 +19,8 @@ Product = Callable[[torch.Tensor], torch.Tensor]
 """Rows ``(count, inputs)`` to rows ``(count, outputs)``."""
 Linear = Callable[[torch.Tensor, torch.Tensor, torch.Tensor | None], torch.Tensor]
 """Inputs ``(..., inputs)``, weights and bias to outputs ``(..., outputs)``, as vLLM's layers on the CPU have it."""
+Quanta = dict[tuple[int, int, bool], int]
+"""By inputs, outputs, and whether there is a bias."""
 
 
 class IndependentRows:
@@ -31,10 +33,10 @@ class IndependentRows:
 
     Args:
         linear: The layer.
-        quanta: What was found for layers so far, by ``(inputs, outputs)``; what is found here is added.
+        quanta: What was found for layers so far, by their sizes; what is found here is added.
     """
 
-    def __init__(self, linear: Linear, quanta: dict[tuple[int, int], int]) -> None:
+    def __init__(self, linear: Linear, quanta: Quanta) -> None:
         self._linear = linear
         self._quanta = quanta
         self._quantum: int | None = None
@@ -46,7 +48,7 @@ class IndependentRows:
             return self._linear(rows, weight, bias)
 
         if self._quantum is None:
-            sizes = (x.shape[-1], product(x.new_zeros(CHUNK, x.shape[-1])).shape[-1])
+            sizes = (x.shape[-1], product(x.new_zeros(CHUNK, x.shape[-1])).shape[-1], bias is not None)
             if sizes not in self._quanta:
                 self._quanta[sizes] = find_quantum(product, x.shape[-1], x.dtype)
             self._quantum = self._quanta[sizes]

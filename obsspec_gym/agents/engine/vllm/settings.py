@@ -115,9 +115,10 @@ class Settings:
     def row_independent(self) -> bool:
         """Whether what is computed of a token is to be the same bits whatever is computed beside it.
 
-        On the CPU that takes linear layers that add in the same order at every number of rows
-        (:class:`~obsspec_gym.agents.engine.vllm.rows.IndependentRows`), and attention that splits no sequence between
-        threads. It is offered in float32.
+        It is as long as a context fits one tile of vLLM's attention (docs/engines.md says which does); beyond, the
+        last bits depend on how much of a prompt is computed at once. On the CPU it takes linear layers that add in the
+        same order at every number of rows (:class:`~obsspec_gym.agents.engine.vllm.rows.IndependentRows`), and
+        attention that splits no sequence between threads. It is offered in float32.
         """
         return self.on_cpu and self.dtype == "float32"
 
@@ -125,8 +126,9 @@ class Settings:
     def reproducible(self) -> bool:
         """Whether a completion is a pure function of weights, prompt, sampling and seed.
 
-        It is where arithmetic does not depend on the batch. Drafts of vLLM's own change which of a seed's numbers is
-        used for what; whether there are any depends on what else is served.
+        It is where arithmetic does not depend on the batch; where its last bits do, in long contexts, a token can,
+        rarely, differ, as on the embedded engine where that is not ``bit_exact``. Drafts of vLLM's own change which of
+        a seed's numbers is used for what; whether there are any depends on what else is served.
         """
         return self.row_independent and self.own_drafts is None
 

@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import torch
 
+    from obsspec_gym.agents.engine.vllm.rows import Quanta
+
 
 class WorkerExtension:
     """Mixed into vLLM's worker class, which has ``device``, ``model_runner`` and ``reload_weights``."""
 
-    quanta: dict[tuple[int, int], int] | None = None
+    quanta: Quanta | None = None
     """Where rows are to be independent: what :class:`~obsspec_gym.agents.engine.vllm.rows.IndependentRows` found."""
 
     def make_rows_independent(self: Any) -> None:
@@ -55,7 +57,7 @@ def _pack_output_layers(model: torch.nn.Module) -> None:
             layer.quant_method.process_weights_after_loading(layer)
 
 
-def _make_rows_independent(model: torch.nn.Module, quanta: dict[tuple[int, int], int]) -> None:
+def _make_rows_independent(model: torch.nn.Module, quanta: Quanta) -> None:
     from obsspec_gym.agents.engine.vllm.rows import IndependentRows
 
     for layer in model.modules():
