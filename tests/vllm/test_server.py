@@ -196,19 +196,18 @@ def test_what_is_cancelled_is_aborted_by_the_server(servers: list[Served]) -> No
     async def main(engine: ServerEngine) -> None:
         assert engine.capabilities.cancel  # asks the server
         await until(lambda: busy() == (0, 0, 0))  # others may have left something
-        finished = server.metric("request_success_total")
+        before = server.metric("generation_tokens_total")
         generations = [
             engine.submit([7, i], ENDLESS, seed=i, priority=Priority.SPECULATIVE, hint=Hint(i)) for i in range(24)
         ]
-        await until(lambda: all(len(generation.partial()) > 2 for generation in generations))
-        await until(lambda: busy()[0] == 24)
-        assert busy()[2] > 0
+        await until(lambda: any(len(generation.partial()) > 2 for generation in generations))
         for generation in generations:
             generation.cancel()
         with pytest.raises(GenerationCancelled):
             await generations[0]
         await until(lambda: busy() == (0, 0, 0))
-        assert server.metric("request_success_total") == finished, "none came to its end"
+        # On a busy machine a server computes far ahead of what it has sent, so this is the share that it was spared.
+        assert 0 < server.metric("generation_tokens_total") - before < len(generations) * ENDLESS.max_tokens / 2
         assert engine.load() == EngineLoad()
 
     with ServerEngine(server.url) as engine:
