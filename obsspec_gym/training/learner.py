@@ -117,17 +117,21 @@ class Learner:
         """The live model's parameters by name, as they are: not copies."""
         return {name: parameter.detach() for name, parameter in self.model.named_parameters()}
 
+    @property
+    def _changing(self) -> dict[str, PreTrainedModel]:
+        return {"model": self.model, "student": self.student}
+
     def cpu_weights(self) -> dict[str, dict[str, Tensor]]:
         """Copies of the live model's parameters and of the student's."""
         return {
             name: {key: parameter.detach().cpu().clone() for key, parameter in model.named_parameters()}
-            for name, model in (("model", self.model), ("student", self.student))
+            for name, model in self._changing.items()
         }
 
     @torch.no_grad()
     def take_weights(self, weights: Mapping[str, Mapping[str, Tensor]]) -> None:
         """Overwrites both with what :meth:`cpu_weights` gave."""
-        for name, model in (("model", self.model), ("student", self.student)):
+        for name, model in self._changing.items():
             for key, parameter in model.named_parameters():
                 parameter.copy_(weights[name][key])
 

@@ -218,8 +218,8 @@ def test_what_keeps_vllm_from_starting_is_told(model_path: Path) -> None:
 
 
 @pytest.mark.parametrize("ending", ["pass", "engine.close()"])
-def test_a_program_ends_quietly_and_leaves_nothing(model_path: Path, ending: str) -> None:
-    """Whether it closes its engine or forgets to."""
+def test_a_program_ends_and_leaves_nothing(model_path: Path, ending: str) -> None:
+    """Whether it forgets to close its engine or closes it, which is quiet."""
     script = textwrap.dedent(
         f"""
         import asyncio, multiprocessing
